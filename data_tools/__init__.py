@@ -1,0 +1,1 @@
+"""From the logs of evolutionary searches to training data: harvest, label, clean, build."""

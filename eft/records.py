@@ -1,0 +1,203 @@
+"""The shared vocabulary: Program, Transition, Label, Validity, and the one table that stages exchange.
+
+A transition is (instruction I, parent x[t-1], history H[t-1], logs F[t-1]) -> child x[t] (EFT, arXiv 2606.29082). Every
+stage of the data side reads and writes `transitions.parquet` with the columns of `Transition`, in order; a later stage
+fills columns that an earlier one left empty and never invents a value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eft.errors import EftError
+
+TABLE = "transitions.parquet"
+
+
+class Validity(enum.StrEnum):
+    """Is a program's score a score at all? Everything but VALID is a reason why not."""
+
+    VALID = "valid"
+    ERROR = "evaluator_error"
+    TIMEOUT = "timeout"
+    NON_FINITE = "non_finite"
+    INCORRECT = "incorrect"
+    NO_SCORE = "no_score"
+
+
+class Label(enum.StrEnum):
+    """What a transition did. The first three need a valid parent and a valid child."""
+
+    IMPROVED = "improved"
+    NO_CHANGE = "no_change"
+    REGRESSED = "regressed"
+    REPAIR = "repair"  # invalid -> valid
+    BREAKAGE = "breakage"  # valid -> invalid
+    UNRECOVERABLE = "unrecoverable"  # invalid -> invalid
+
+
+class ScoreKind(enum.StrEnum):
+    """Where a score came from: the declared key, `combined_score`, or the scaffold's own average of the metrics."""
+
+    KEY = "key"
+    COMBINED = "combined_score"
+    AVERAGED = "averaged"
+    NONE = ""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One candidate solution. `metrics` as logged (raw); `artifacts`: its execution logs by name."""
+
+    id: str
+    code: str
+    language: str = "python"
+    metrics: dict[str, Any] = field(default_factory=dict)
+    artifacts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One row of `transitions.parquet`. JSON columns hold objects as text (NaN and infinity as strings)."""
+
+    id: str  # transition_id(): stable over re-harvests
+    run: str  # name of the search that it came from
+    scaffold: str  # "openevolve", "gateway", ...
+    scaffold_release: str  # as far as the log tells, "" where it does not
+    task: str
+    domain: str  # "" where unknown
+    suite_role: str  # train, validation, gate, heldout, or "" for logs that no suite names
+    iteration: int
+    island: int  # -1 where unknown; advisory
+    generation: int
+    parent_id: str
+    child_id: str
+    language: str
+    parent_code: str
+    child_code: str
+    parent_metrics: str  # JSON
+    child_metrics: str  # JSON
+    parent_artifacts: str  # JSON
+    child_artifacts: str  # JSON
+    prompt_system: str
+    prompt_user: str
+    prompt_format: str  # e.g. openevolve@0.4, eft@1; "" where no prompt was logged
+    response: str
+    reasoning: str
+    edit_kind: str  # diff, rewrite, or "" where unknown
+    replay: str  # match: child == apply(parent, response); mismatch; unknown: no response logged
+    model: str  # who answered, "" where not logged
+    prompt_tokens: int  # as billed by the server, -1 where not logged
+    response_tokens: int
+    sources: str  # JSON list: the files that this row was put together from
+    # filled by `eft label`
+    parent_score: float | None = None
+    child_score: float | None = None
+    score_kind: str = ""
+    parent_validity: str = ""
+    child_validity: str = ""
+    delta: float | None = None  # child_score - parent_score, None unless both ends are valid
+    label: str = ""
+
+    def replace(self, **changes: Any) -> Transition:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+
+COLUMNS = tuple(f.name for f in dataclasses.fields(Transition))
+
+
+def transition_id(run: str, parent_id: str, child_id: str) -> str:
+    """A stable id: 24 hex digits of the SHA-256 over run, parent and child."""
+    return hashlib.sha256(f"{run}\0{parent_id}\0{child_id}".encode()).hexdigest()[:24]
+
+
+def code_hash(code: str) -> str:
+    """Identity of a program's text: 24 hex digits of SHA-256, line ends and trailing white space normalised."""
+    normal = "\n".join(line.rstrip() for line in code.replace("\r\n", "\n").split("\n")).strip()
+    return hashlib.sha256(normal.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def to_json(value: Any) -> str:
+    """Compact JSON; NaN and infinities become the strings 'NaN', 'Infinity', '-Infinity' so that any reader can load it."""
+
+    def clean(v: Any) -> Any:
+        if isinstance(v, float) and not math.isfinite(v):
+            return "NaN" if math.isnan(v) else ("Infinity" if v > 0 else "-Infinity")
+        if isinstance(v, dict):
+            return {str(k): clean(x) for k, x in v.items()}
+        if isinstance(v, list | tuple):
+            return [clean(x) for x in v]
+        return v
+
+    return json.dumps(clean(value), ensure_ascii=False, default=str, separators=(",", ":"))
+
+
+def _schema():
+    import pyarrow as pa
+
+    types = {"int": pa.int64(), "str": pa.string(), "float | None": pa.float64()}
+    return pa.schema([(f.name, types[f.type]) for f in dataclasses.fields(Transition)])
+
+
+def _storable(text: str) -> str:
+    """Lone surrogates (broken model output) cannot be stored as UTF-8: they become U+FFFD."""
+    return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
+
+
+def write_transitions(path: Path, rows: Iterable[Transition], batch: int = 2048) -> int:
+    """Write rows to one Parquet file (streaming, zstd, atomic). Returns how many."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from eft.manifest import atomic_file
+
+    schema, count, buffer = _schema(), 0, []
+    with atomic_file(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+
+        def flush() -> None:
+            if buffer:
+                writer.write_table(pa.Table.from_pylist(buffer, schema=schema))
+                buffer.clear()
+
+        for row in rows:
+            values = {n: getattr(row, n) for n in COLUMNS}
+            buffer.append({n: _storable(v) if isinstance(v, str) else v for n, v in values.items()})
+            count += 1
+            if len(buffer) >= batch:
+                flush()
+        flush()
+    return count
+
+
+def read_transitions(path: Path) -> Iterator[Transition]:
+    """Rows of a transitions table (`path`: the file, or a stage's output folder), streaming.
+
+    Raises EftError for a missing file, something that is not Parquet, or a table without the expected columns.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = path / TABLE if path.is_dir() else path
+    try:
+        table = pq.ParquetFile(file)
+    except FileNotFoundError:
+        raise EftError("there is no transitions table", where=file, way_out="run 'eft harvest' first") from None
+    except (pa.ArrowInvalid, OSError) as e:
+        raise EftError("this is not a Parquet file", where=file, why=str(e)) from None
+    with table:
+        missing = set(COLUMNS) - set(table.schema_arrow.names)
+        if missing:
+            raise EftError("this table is not a transitions table", where=file,
+                           why=f"missing columns: {', '.join(sorted(missing))}")  # fmt: skip
+        for group in table.iter_batches(batch_size=1024, columns=list(COLUMNS)):
+            for values in group.to_pylist():
+                yield Transition(**values)

@@ -1,0 +1,62 @@
+"""Run a stage: here, or as a process of its own (so that loops and recipes share nothing with it but files)."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from eft import config as configs
+from eft import manifest
+from eft.errors import EftError
+
+# verb -> module. The order is the pipeline's; `eft --help`, recipes and the output folders follow it.
+STAGES = {
+    "collect": "eft.search.collect",
+    "harvest": "data_tools.harvest",
+    "label": "data_tools.label",
+    "clean": "data_tools.clean",
+    "build": "data_tools.build",
+    "sft": "eft.train.sft",
+    "kto": "eft.train.kto",
+    "export": "eft.train.export",
+    "serve": "eft.mutators.server",
+    "evaluate": "eft.evaluate.run",
+    "report": "eft.evaluate.report",
+}
+
+
+def module(verb: str) -> Any:
+    """The module behind a verb: exports `Config`, `run(config) -> Path` and `inputs(config) -> list[Path]`."""
+    return importlib.import_module(STAGES[verb])
+
+
+def execute(verb: str, config: configs.StageConfig, *, force: bool = False) -> dict[str, Any]:
+    """Run a stage in this process unless its output is up to date. Returns its manifest, with `skipped` added."""
+    stage = module(verb)
+    resolved = config.model_dump(mode="json")
+    out = config.out()
+    if not force and manifest.up_to_date(out, verb, resolved, stage.inputs(config)):
+        return {**(manifest.read(out) or {}), "skipped": True}
+    path = stage.run(config)
+    done = manifest.read(path)
+    if done is None:
+        raise EftError(f"'eft {verb}' left no manifest", where=path)
+    return {**done, "skipped": False}
+
+
+def run(verb: str, *, config: Path | None = None, sets: tuple[str, ...] = (), args: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Run `eft VERB` as a process and return the JSON object that it prints last. Raises EftError where it fails."""
+    command = [sys.executable, "-m", "eft.cli", verb, *args, "--json"]
+    if config is not None:
+        command += ["--config", str(config)]
+    for item in sets:
+        command += ["--set", item]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not lines:
+        raise EftError(f"'eft {verb}' failed with exit code {done.returncode}", where=config or " ".join(args))
+    return json.loads(lines[-1])
