@@ -51,7 +51,8 @@ def _options(config: type) -> list[click.Parameter]:
         kinds = [field.annotation, *typing.get_args(field.annotation)]
         if name == config.positional or any(isinstance(k, type) and issubclass(k, (dict, _section())) for k in kinds):
             continue  # sections are reached through --set
-        if typing.get_origin(field.annotation) in (dict, list, tuple):
+        many = typing.get_origin(field.annotation) in (list, tuple)
+        if typing.get_origin(field.annotation) is dict:
             continue
         names = [f"--{name.replace('_', '-')}", name]
         if name == "output":
@@ -60,9 +61,16 @@ def _options(config: type) -> list[click.Parameter]:
             names[names.index(f"--{name.replace('_', '-')}")] = f"--{name.replace('_', '-')}/--no-{name.replace('_', '-')}"
             params.append(click.Option(names, default=None, help=field.description, show_default=False))
         else:
-            default = "" if field.is_required() or field.default is None else f" [default: {field.default}]"
-            params.append(click.Option(names, default=None, help=(field.description or "") + default))
+            shown = field.get_default(call_default_factory=True) if not field.is_required() else None
+            default = "" if shown in (None, "", [], (), {}) else f" [default: {shown}]"
+            text = (field.description or "") + (" (repeatable)" if many else "") + default
+            params.append(click.Option(names, default=None, multiple=many, metavar=name.upper(), help=text))
     return params
+
+
+def _paragraphs(doc: str) -> str:
+    """A module's docstring for click, which would re-wrap indented examples but for a \\b before them."""
+    return "\n\n".join("\b\n" + p if "\n " in p or p.startswith(" ") else p for p in doc.strip("\n").split("\n\n"))
 
 
 def _section() -> type:
@@ -90,6 +98,8 @@ def _invoke(verb: str, path: str, *, config_file: Path | None, sets: tuple[str, 
     module = importlib.import_module(path)
     # An empty positional list means "not given on the command line": the config file may name it.
     flags = {k: (list(v) or None) if isinstance(v, tuple) else v for k, v in flags.items()}
+    if flags.get("output"):  # what is typed is relative to where it is typed; what a file says, to the file's `root`
+        flags["output"] = str(Path.cwd() / flags["output"]) if config_file else flags["output"]
     config = configs.load(module.Config, config_file, sets, flags, section=verb)
     if dry_run:
         text = configs.dump(config)
@@ -118,15 +128,18 @@ class Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*VERBS, *SIDE_VERBS]
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, verbs in (("Pipeline, in order", VERBS), ("Beside it", SIDE_VERBS)):
+            with formatter.section(title):
+                formatter.write_dl([(name, help_text) for name, (_, help_text) in verbs.items()])
+
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        import importlib
+
         known = {**VERBS, **SIDE_VERBS}
         if name not in known:
             return None
         path, help_text = known[name]
-        if ctx.resilient_parsing or (ctx.info_name and not ctx.protected_args and "--help" in sys.argv[1:2]):
-            return click.Command(name, help=help_text)  # only the list of verbs was asked for
-        import importlib
-
         if name == "recipes":
             return importlib.import_module(path).command
         module = importlib.import_module(path)
@@ -135,7 +148,7 @@ class Verbs(click.Group):
         def callback(**kwargs: Any) -> None:
             _invoke(name, path, **kwargs)
 
-        return click.Command(name, params=params, callback=callback, help=f"{help_text}\n\n{module.__doc__ or ''}")
+        return click.Command(name, params=params, callback=callback, help=f"{help_text}\n\n{_paragraphs(module.__doc__ or '')}")
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and args[0] not in {**VERBS, **SIDE_VERBS} and not args[0].startswith("-"):
@@ -146,10 +159,7 @@ class Verbs(click.Group):
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="eft")
 def cli() -> None:
-    """Evolution fine-tuning: from the logs of evolutionary searches to a mutator that searches better.
-
-    collect - harvest - label - clean - build - sft - kto - export - serve - evaluate - report
-    """
+    """Evolution fine-tuning: from the logs of evolutionary searches to a mutator that searches better."""
 
 
 def main() -> None:

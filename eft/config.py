@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from eft.errors import UsageError, nearest
 
@@ -32,8 +32,8 @@ class StageConfig(Section):
 
     positional: ClassVar[str | None] = None
 
-    root: Path = Path(".")
-    output: Path | None = None
+    root: Path = Field(Path("."), description="what relative paths in the configuration are relative to")
+    output: Path | None = Field(None, description="the folder (or file) to write")
 
     def path(self, value: Path | str) -> Path:
         """`value` as a path under `root`; absolute paths stay as they are."""
@@ -133,4 +133,4 @@ def load(
 
 def dump(config: BaseModel) -> str:
     """The resolved config as YAML; reading it back gives an equal config."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
