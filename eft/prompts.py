@@ -1,0 +1,103 @@
+"""Prompt formats by name, and what can be read back from a logged prompt.
+
+A format is the wording of a scaffold's templates: `openevolve@0.1` (0.0.x to 0.2.x, "Current performance metrics"),
+`openevolve@0.4` (the wording of prompts/defaults, "Fitness"), and `eft@1`, our compact one, a template folder that is
+handed to OpenEvolve. All of them keep the lines "# Current Program" and "# Task", which is what this module relies on.
+How a prompt becomes tokens is the tokenizer's business (its chat template), not this module's.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from importlib import resources
+
+from eft.edits import SEARCH
+
+EFT_FORMAT = "eft@1"
+CUSTOM_FORMAT = "custom"  # a prompt was logged, in the words of somebody's own templates
+
+_HEADER = re.compile(r"^# Current Program[ \t]*\r?\n(?:[ \t]*\r?\n)*```[^\n`]*\n", re.MULTILINE)
+_TASK = re.compile(r"^# Task[ \t]*\r?$", re.MULTILINE)
+_CLOSED_BEFORE_TASK = re.compile(r"\n```[ \t]*\r?\n(?:[ \t]*\r?\n)*# Task[ \t]*\r?(?:\n|\Z)")
+
+
+def current_program(user: str) -> str | None:
+    """The code that the prompt asks to improve, exactly; None where the prompt shows none.
+
+    It stands in the fence after the last "# Current Program" line and before the following "# Task"; history, artifacts
+    and the program itself may hold fences of their own, so the fence's end is the one right before "# Task".
+    """
+    header = None
+    for header in _HEADER.finditer(user):  # noqa: B007  the last one counts
+        pass
+    if header is None:
+        return None
+    begin = header.end()
+    end = _CLOSED_BEFORE_TASK.search(user, begin - 1)
+    if end:
+        return user[begin : end.start()] if end.start() >= begin else ""
+    # Templates without the "# Task" line: the first fence line that closes.
+    stop = user.find("\n```", begin)
+    return user[begin:stop] if stop >= 0 else None
+
+
+def task_part(user: str) -> str:
+    """What follows the "# Task" line of the current program, "" where there is none: how the answer must look."""
+    header = None
+    for header in _HEADER.finditer(user):  # noqa: B007
+        pass
+    begin = header.end() if header else 0
+    end = _CLOSED_BEFORE_TASK.search(user, max(begin - 1, 0))
+    if end:
+        return user[end.end() :]
+    task = _TASK.search(user, begin)
+    return user[task.end() :] if task else ""
+
+
+def edit_kind(user: str) -> str:
+    """The form of answer that the prompt asks for: "diff", "rewrite", or "" where it does not tell."""
+    asked = task_part(user)
+    if SEARCH in asked:
+        return "diff"
+    if "```" in asked or re.search(r"\b(re-?write|complete (new )?program)\b", asked, re.IGNORECASE):
+        return "rewrite"
+    return ""
+
+
+def detect_format(system: str, user: str, key: str | None = None, release: str = "") -> str:
+    """The name of a logged prompt's format, "" where no prompt was logged.
+
+    `key`: the name under which the log keeps it (`diff_user`, `full_rewrite_user`, SkyDiscover's `…_user_message`).
+    `release`: of the scaffold, "" where unknown; the wording decides then.
+    """
+    if not system and not user:
+        return ""
+    if key and key.endswith("_user_message"):
+        return "skydiscover@0"
+    if _is_eft(user):
+        return EFT_FORMAT
+    if not user.lstrip().startswith("# Current Program Information"):
+        return CUSTOM_FORMAT
+    if "Current performance metrics:" in user.split("# Program Evolution History", 1)[0]:
+        return "openevolve@0.1"
+    minor = re.match(r"0\.(\d+)", release)
+    return f"openevolve@0.{minor[1]}" if minor and int(minor[1]) >= 2 else "openevolve@0.4"
+
+
+@functools.cache
+def _eft_tasks() -> tuple[str, ...]:
+    """The fixed words after "# Task" in our own templates, up to the first placeholder."""
+    folder = resources.files("eft") / "templates" / "eft_1"
+    found = []
+    for name in ("diff_user.txt", "full_rewrite_user.txt"):
+        file = folder / name
+        if file.is_file():
+            tail = file.read_text(encoding="utf-8").rpartition("# Task\n")[2]
+            found.append(re.split(r"(?<!\{)\{(?!\{)", tail)[0].replace("{{", "{").replace("}}", "}").strip())
+    return tuple(t for t in found if t)
+
+
+def _is_eft(user: str) -> bool:
+    asked = task_part(user).lstrip()
+    return any(asked.startswith(fixed) for fixed in _eft_tasks())
