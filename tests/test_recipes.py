@@ -1,0 +1,76 @@
+"""Recipes: forms merge over stage files, mistakes surface before any work, shipped recipes resolve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from eft import config as configs
+from eft import recipes, resources, stages
+from eft.errors import UsageError
+
+
+def recipe(tmp_path: Path, **files: dict) -> Path:
+    for name, content in files.items():
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    return tmp_path
+
+
+def test_a_form_is_merged_key_by_key(tmp_path: Path) -> None:
+    folder = recipe(tmp_path, data={"root": "out/x", "harvest": {"runs": ["runs"], "a": {"b": 1, "c": 2}}}, sft={"steps": 9},
+                    short={"harvest": {"a": {"c": 3}}, "sft": {"steps": 1}})  # fmt: skip
+    full, short = recipes.resolve(folder), recipes.resolve(folder, "short")
+    assert full["harvest"] == {"root": "out/x", "runs": ["runs"], "a": {"b": 1, "c": 2}}
+    assert short["harvest"]["a"] == {"b": 1, "c": 3} and short["sft"] == {"steps": 1}
+    assert list(full) == ["harvest", "sft"], "in the pipeline's order"
+    assert recipes.resolve(folder, root=Path("/elsewhere"))["sft"]["root"] == "/elsewhere"
+
+
+def test_further_runs_are_added_to_the_harvest(tmp_path: Path) -> None:
+    folder = recipe(tmp_path, data={"harvest": {"runs": ["runs"]}})
+    assert recipes.resolve(folder, runs=[str(tmp_path)])["harvest"]["runs"] == ["runs", str(tmp_path.resolve())]
+    with pytest.raises(UsageError, match="no such run"):
+        recipes.resolve(folder, runs=["/does/not/exist"])
+
+
+@pytest.mark.parametrize(
+    "files, form, words",
+    [
+        ({}, "", "not a recipe"),
+        ({"data": {"harvets": {}, "label": {}}}, "", "did you mean 'harvest'"),
+        ({"sft": {}}, "long", "no form 'long'"),
+        ({"sft": {}, "short": {"kto": {}}}, "short", "form 'short' names 'kto'"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, files: dict, form: str, words: str) -> None:
+    with pytest.raises(UsageError) as e:
+        recipes.resolve(recipe(tmp_path, **files), form)
+    assert words in str(e.value)
+
+
+FORMS = [(name, form) for name in resources.names("recipes")
+         for form in ("", *sorted({f.stem for f in resources.path("recipes", name).glob("*.yaml")} - {"data", *recipes.ORDER}))]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, form", FORMS)
+def test_shipped_recipes_and_their_forms_are_valid(name: str, form: str) -> None:
+    folder = resources.path("recipes", name)
+    for verb, data in recipes.resolve(folder, form).items():
+        configs.make(stages.module(verb).Config, data, source=folder)
+
+
+def test_unknown_recipes_and_stages_are_named(eft) -> None:
+    done = eft("run", "smoek")
+    assert done.returncode == 2 and "did you mean 'smoke'?" in done.stderr and "Traceback" not in done.stderr
+    done = eft("run", "smoke", "--until", "sfft")
+    assert done.returncode == 2 and "did you mean 'sft'?" in done.stderr
+
+
+def test_copy_then_list(eft, tmp_path: Path) -> None:
+    assert eft("recipes", "copy", "smoke", tmp_path / "mine").returncode == 0
+    assert (tmp_path / "mine" / "sft.yaml").exists()
+    again = eft("recipes", "copy", "smoke", tmp_path / "mine")
+    assert again.returncode == 2 and "exists already" in again.stderr
+    assert "recipes/smoke" in eft("recipes", "list").stdout
