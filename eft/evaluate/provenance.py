@@ -1,0 +1,100 @@
+"""Where a tuned mutator comes from: the manifests and the loss curves that its recipe left beside the evaluation.
+
+Reads what it finds and says what it does not: a report of somebody else's results has no data side at all.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eft import manifest
+
+# stage -> its folder under a recipe's root, in the pipeline's order
+FOLDERS = {
+    "collect": "runs", "harvest": "harvest", "label": "label", "clean": "clean", "build": "build", "sft": "sft", "kto": "kto",
+    "export": "export",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A finished stage: its counts, flattened to (name, value) pairs, and how long it took in seconds."""
+
+    name: str
+    counts: tuple[tuple[str, Any], ...]
+    seconds: float | None
+    version: str
+
+
+@dataclass(frozen=True)
+class Losses:
+    """A training's losses by optimizer step: (step, loss); `evaluated` on the validation tasks."""
+
+    stage: str
+    trained: tuple[tuple[float, float], ...]
+    evaluated: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What was found under `folder`, and the stages that left nothing there."""
+
+    folder: str
+    stages: tuple[Stage, ...]
+    losses: tuple[Losses, ...]
+    absent: tuple[str, ...]
+
+
+def flatten(counts: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """Nested counts as (dotted name, value); lists are given by their length, long texts are left out."""
+    if isinstance(counts, dict):
+        return [item for k, v in counts.items() for item in flatten(v, f"{prefix}.{k}" if prefix else str(k))]
+    if isinstance(counts, list):
+        return [(prefix, len(counts))] if counts else []
+    if counts is None or (isinstance(counts, str) and len(counts) > 80):
+        return []
+    return [(prefix, counts)]
+
+
+def _history(folder: Path) -> list[dict[str, Any]]:
+    """The log of the longest training state under `folder` (transformers' trainer_state.json); [] where there is none."""
+    best: list[dict[str, Any]] = []
+    for file in sorted(folder.glob("**/trainer_state.json")):
+        try:
+            history = json.loads(file.read_text(encoding="utf-8"))["log_history"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if isinstance(history, list) and len(history) > len(best):
+            best = [h for h in history if isinstance(h, dict)]
+    return best
+
+
+def losses(folder: Path, stage: str) -> Losses | None:
+    """The loss curve of the training in `folder`, or None where it left no log."""
+
+    def series(key: str) -> tuple[tuple[float, float], ...]:
+        points = [(h.get("step"), h.get(key)) for h in history]
+        return tuple((float(s), float(v)) for s, v in points if isinstance(s, int | float) and isinstance(v, int | float) and v == v)
+
+    history = _history(folder)
+    trained, evaluated = series("loss"), series("eval_loss")
+    return Losses(stage, trained, evaluated) if trained or evaluated else None
+
+
+def read(folder: Path) -> Provenance:
+    """What the stages of a recipe left under `folder`. Never fails: a torn or foreign manifest counts as absent."""
+    stages, curves, absent = [], [], []
+    for name, sub in FOLDERS.items():
+        done = manifest.read(folder / sub)
+        if done is None or done.get("stage") not in (name, None):
+            absent.append(name)
+        else:
+            seconds = done.get("seconds")
+            stages.append(Stage(name, tuple(flatten(done.get("counts", {}))),
+                                float(seconds) if isinstance(seconds, int | float) else None, str(done.get("version", ""))))  # fmt: skip
+        if name in ("sft", "kto") and (found := losses(folder / sub, name)):
+            curves.append(found)
+    return Provenance(str(folder), tuple(stages), tuple(curves), tuple(absent))

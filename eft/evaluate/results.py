@@ -1,0 +1,155 @@
+"""What an evaluation writes and everything after it reads: `results.json`, as plain frozen dataclasses.
+
+One file, self-contained: the report of an evaluation needs nothing else (the data's provenance is read beside it where
+it is found). Reading is tolerant of missing keys, so that a half-finished evaluation still compares and reports.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from eft.errors import EftError, UsageError
+
+NAME = "results.json"
+FORMAT = 1
+
+# What became of one proposal: exactly one of these or a failure reason, so a search's outcomes add up to its proposals.
+IMPROVED, NOT_IMPROVED, REPAIRED, NO_OP = "improved", "not_improved", "repaired", "no_op"
+VALID = (IMPROVED, NOT_IMPROVED, REPAIRED)  # parses, applies, changes the syntax tree, evaluates as valid
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """A held-out task. `start_raw`, `best_known`: the task's own metric `raw_metric`, in its own `direction`."""
+
+    name: str
+    domain: str = ""
+    direction: str = "max"  # max | min
+    raw_metric: str = "combined_score"
+    start_raw: float | None = None
+    start_score: float | None = None
+    best_known: float | None = None
+    best_known_source: str = ""
+    isolation: str = ""
+
+
+@dataclass(frozen=True)
+class MutatorInfo:
+    """A contender. `of`: the mutator whose replies `best_of_n` samples. `error`: why it could not run at all."""
+
+    name: str
+    kind: str = "served"  # served | ast | best_of_n
+    role: str = "tuned"  # baseline | tuned | control
+    model: str = ""
+    of: str = ""
+    lookahead: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Search:
+    """One search of one mutator on one task with one seed.
+
+    `curve`: the raw metric of the best program so far after 0 (the start program), 1, 2, … proposals; None where it is
+    not known. `gain`: sum over proposals of the positive parts of (child - parent), in units of the gap. Tokens are
+    None where the server did not bill them. `seconds`: wall time of the search.
+    """
+
+    mutator: str
+    task: str
+    seed: int
+    status: str = "done"  # done | failed
+    reason: str = ""
+    iterations: int = 0
+    best_score: float | None = None
+    best_raw: float | None = None
+    curve: tuple[float | None, ...] = ()
+    proposals: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    distinct: int = 0
+    evaluations: int = 0
+    gain: float | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    seconds: float = 0.0
+    examples: dict[str, str] = field(default_factory=dict)  # failure reason -> one reply (cut short)
+    best_diff: str = ""  # start program -> best program, unified
+
+    @property
+    def valid(self) -> int:
+        return sum(self.outcomes.get(o, 0) for o in VALID)
+
+
+@dataclass(frozen=True)
+class Results:
+    """A whole evaluation. `planned`: how many searches it is to have; fewer in `searches` means it is not finished."""
+
+    tasks: tuple[TaskInfo, ...]
+    mutators: tuple[MutatorInfo, ...]
+    searches: tuple[Search, ...]
+    planned: int = 0
+    seeds: tuple[int, ...] = ()
+    config: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    command: str = ""
+    started: float = 0.0
+    seconds: float = 0.0
+
+
+def to_json(results: Results) -> dict[str, Any]:
+    """`results` as a JSON object (non-finite numbers become null: they are not JSON)."""
+
+    def clean(v: Any) -> Any:
+        if isinstance(v, float) and not math.isfinite(v):
+            return None
+        if isinstance(v, dict):
+            return {str(k): clean(x) for k, x in v.items()}
+        return [clean(x) for x in v] if isinstance(v, list | tuple) else v
+
+    return {"format": FORMAT, **clean(dataclasses.asdict(results))}
+
+
+T = TypeVar("T")
+
+
+def _make(cls: type[T], value: Any) -> T:
+    """`cls` from a JSON object; unknown keys are left out, lists become tuples."""
+    known = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in value.items() if k in known})
+
+
+def from_json(data: dict[str, Any]) -> Results:
+    """The reverse of `to_json`. Raises (KeyError, TypeError, AttributeError) on something else; use `load` for files."""
+    parts = {
+        "tasks": tuple(_make(TaskInfo, t) for t in data.get("tasks", ())),
+        "mutators": tuple(_make(MutatorInfo, m) for m in data.get("mutators", ())),
+        "searches": tuple(_make(Search, s) for s in data.get("searches", ())),
+    }
+    return _make(Results, {**data, **parts})
+
+
+def load(path: Path) -> Results:
+    """The results in `path` (the file, or the folder of an evaluation).
+
+    Raises UsageError where there is no such file, EftError where it holds something else or a newer format.
+    """
+    file = path / NAME if path.is_dir() else path
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError("there are no results", where=file, way_out="run 'eft evaluate' first, or name its output folder") from None
+    except (OSError, ValueError) as e:
+        raise EftError("the results cannot be read", where=file, why=str(e), way_out="run 'eft evaluate' again") from None
+    if not isinstance(data, dict) or "searches" not in data:
+        raise EftError("this is not the result of an evaluation", where=file, why="it has no 'searches'")
+    if data.get("format", FORMAT) != FORMAT:
+        raise EftError(f"results of format {data['format']}, this release reads {FORMAT}", where=file)
+    try:
+        return from_json(data)
+    except (KeyError, TypeError, AttributeError) as e:
+        raise EftError("the results are damaged", where=file, why=str(e), way_out="run 'eft evaluate' again") from None

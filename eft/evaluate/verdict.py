@@ -1,0 +1,226 @@
+"""The comparison in plain words, generated from the numbers and their intervals, with what they do not show.
+
+Four strengths, never more than the data allow. `better`/`worse`: the interval over tasks *and* seeds excludes zero.
+`better_here`/`worse_here`: only the interval over seeds does, which speaks of these tasks alone. `open`: neither.
+`same`: every paired difference is exactly zero. A loss is said as plainly as a win.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eft.evaluate.compare import Comparison, Pair, Row
+from eft.evaluate.results import Results
+from eft.evaluate.text import (
+    count,
+    interval_percent,
+    interval_points,
+    percent,
+    plural,
+    points,
+)
+
+PAPER = {"iterations": 100, "max_tokens": 30_000}  # EFT, arXiv 2606.29082
+FEW_TASKS, FEW_SEEDS = 8, 10  # below these, the spread between tasks or seeds dominates what is measured
+NO_EDITS = 0.15  # a baseline whose valid-edit rate is surely below this is no baseline
+
+GOOD, BAD, OPEN, NOTE = "good", "bad", "open", "note"
+TONES = {"better": GOOD, "better_here": GOOD, "worse": BAD, "worse_here": BAD, "open": OPEN, "same": OPEN, "none": OPEN}
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One finding and the numbers behind it. `tone`: good, bad, open (undecided) or note."""
+
+    tone: str
+    text: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`headline`: one sentence. `shows`: findings, losses first. `limits`: what the numbers do not show."""
+
+    tone: str
+    headline: str
+    shows: tuple[Sentence, ...]
+    limits: tuple[str, ...]
+
+
+def strength(pair: Pair) -> str:
+    """How far the numbers of one comparison go (see the module's text)."""
+    d = pair.difference
+    if d is None:
+        return "none"
+    if not pair.wins and not pair.losses:
+        return "same"
+    if d.such is not None and d.such.sign:
+        return "better" if d.such.sign > 0 else "worse"
+    if d.these is not None and d.these.sign:
+        return "better_here" if d.these.sign > 0 else "worse_here"
+    return "open"
+
+
+_VERB = {"better": "beats", "worse": "loses to", "open": "cannot be told from", "same": "ends exactly where"}
+
+
+def _joined(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+
+
+def _clause(verb: str, names: str) -> str:
+    return f"ends exactly where {names} does" if verb == "same" else f"{_VERB[verb]} {names}"
+
+
+def _finding(p: Pair) -> Sentence:
+    """One comparison in words and numbers."""
+    s, d = strength(p), p.difference
+    if d is None:
+        return Sentence(OPEN, f"{p.mutator} and {p.reference} have no finished search in common.")
+    numbers = [f"{p.wins} won, {p.ties} tied, {p.losses} lost of {plural(p.wins + p.ties + p.losses, 'paired search')}"]
+    if p.unpaired:
+        numbers.append(f"{plural(p.unpaired, 'search')} without a partner left out")
+    if s == "same":
+        return Sentence(OPEN, f"{p.mutator} ends exactly where {p.reference} does, in every paired search.", numbers[0] + ".")
+    over_tasks = [f"over tasks and seeds {interval_points(d.such)}"] if d.such else []
+    over_seeds = [f"over seeds alone {interval_points(d.these)}"] if d.these else []
+    bounds = over_tasks if s in ("better", "worse") else over_seeds + over_tasks
+    numbers.insert(0, f"95% interval {', '.join(bounds)}" if bounds else "a single value has no interval")
+    size = f"{points(abs(d.point)).lstrip('+')} points of the gap"
+    clause = _clause(s.removesuffix("_here"), p.reference)
+    if s.endswith("_here"):
+        numbers.append("too few tasks to say so of others")
+        clause = f"{clause} on these tasks"
+    if s == "open":
+        lead = "nothing between them" if d.point == 0 else f"{p.mutator if d.point > 0 else p.reference} is ahead by {size}"
+        text = f"{p.mutator} {clause}: {lead}, within the noise."
+    else:
+        text = f"{p.mutator} {clause} by {size}."
+    return Sentence(TONES[s], text, "; ".join(numbers) + ".")
+
+
+def speechless(row: Row) -> bool:
+    """True for a mutator that (nearly) never produced a valid edit: beating it is no feat."""
+    valid = row.behaviour.valid
+    return row.mutator.role == "baseline" and valid is not None and valid.high < NO_EDITS
+
+
+def _headline(comparison: Comparison, subject: Row | None) -> tuple[str, str]:
+    """(tone, one sentence) about the last tuned mutator: the one that the recipe is for."""
+    if subject is None:
+        return OPEN, "No tuned mutator was evaluated."
+    name = subject.mutator.name
+    if subject.mutator.error or not subject.done:
+        return BAD, f"{name} was not measured: {subject.mutator.error or 'none of its searches finished'}."
+    mute = {r.mutator.name for r in comparison.rows if speechless(r)}
+    grouped: dict[str, list[str]] = {}
+    for p in comparison.pairs:
+        s = strength(p)
+        if p.mutator == name and s != "none":
+            notes = ["on these tasks"] if s.endswith("_here") else []
+            notes += ["which made hardly any valid edit"] if p.reference in mute else []
+            text = p.reference + (f" ({', '.join(notes)})" if notes else "")
+            grouped.setdefault(s.removesuffix("_here"), []).append(text)
+    if not grouped:
+        return OPEN, f"{name} was measured, but nothing that it could be compared with."
+    clauses = [_clause(s, _joined(grouped[s])) for s in ("better", "same", "open", "worse") if s in grouped]
+    sentence = clauses[0]
+    if len(clauses) > 1:
+        glue = ", but " if "better" in grouped or "worse" in grouped else " and "
+        sentence = ", ".join(clauses[:-1]) + glue + clauses[-1]
+    tone = BAD if "worse" in grouped else GOOD if "better" in grouped else OPEN
+    return tone, f"{name} {sentence}."
+
+
+def _edits(rows: list[Row]) -> list[Sentence]:
+    """How many replies were edits at all, per mutator that answers as a model does."""
+    found = []
+    for r in rows:
+        b = r.behaviour
+        if b.valid is None or r.mutator.role == "control":
+            continue
+        text = f"{percent(b.valid.point)} of {r.mutator.name}'s {plural(b.proposals, 'proposal')} were valid edits."
+        numbers = [f"95% interval {interval_percent(b.valid)}"]
+        if b.no_op is not None and b.no_op.successes:
+            numbers.append(f"{percent(b.no_op.point)} changed nothing")
+        if b.improves is not None:
+            numbers.append(f"{percent(b.improves.point)} improved on their parent")
+        if r.mutator.role == "tuned":
+            tone = GOOD if b.valid.low >= 0.5 else BAD if b.valid.high < 0.5 else NOTE
+        else:
+            tone = NOTE
+        found.append(Sentence(tone, text, "; ".join(numbers) + "."))
+    return found
+
+
+def _no_ops(rows: list[Row]) -> list[Sentence]:
+    """A later tuned mutator that answers with clearly more no-ops than the one before it (a known trap of KTO)."""
+    tuned = [r for r in rows if r.mutator.role == "tuned" and r.behaviour.no_op]
+    found = []
+    for before, after in zip(tuned, tuned[1:], strict=False):
+        a, b = before.behaviour.no_op, after.behaviour.no_op
+        if a and b and b.low > a.high:
+            found.append(Sentence(BAD, f"{after.mutator.name} answers with a no-op more often than "
+                                       f"{before.mutator.name}: {percent(b.point)} against {percent(a.point)}."))  # fmt: skip
+    return found
+
+
+def _limits(results: Results, comparison: Comparison) -> list[str]:
+    """What a reader must not conclude, from the budgets, the controls and the holes of this evaluation."""
+    found: list[str] = []
+    rows = comparison.rows
+    finished = len(results.searches) - len(comparison.failed)
+    if results.planned and finished < results.planned:
+        found.append(f"{results.planned - finished} of {results.planned} searches are missing or failed: what stands here is partial.")
+    for r in rows:
+        b = r.behaviour
+        if b.valid and speechless(r):
+            found.append(f"{r.mutator.name} hardly ever produced a valid edit ({b.valid.successes} of {count(b.valid.trials)}). Beating "
+                         "it shows that the form of an edit was learned, not that the search got better; the controls are what counts.")  # fmt: skip
+    tasks = sum(1 for t in results.tasks if any(c.task == t.name and c.gap for c in comparison.cells))
+    seeds = len(results.seeds) or len({s.seed for s in results.searches})
+    if tasks < FEW_TASKS or seeds < FEW_SEEDS:
+        found.append(f"{plural(tasks, 'task')} and {plural(seeds, 'seed')}: few. The spread between tasks dominates, so "
+                     "intervals over tasks are wide, and a difference that cannot be told from zero is not shown to be zero.")  # fmt: skip
+    iterations, cap = results.config.get("iterations"), results.config.get("max_tokens")
+    if isinstance(iterations, int) and iterations < PAPER["iterations"]:
+        found.append(f"Each search had {plural(iterations, 'proposal')}; published results use {PAPER['iterations']}. "
+                     "Nothing here says where longer searches end.")  # fmt: skip
+    if isinstance(cap, int) and cap < PAPER["max_tokens"]:
+        found.append(f"A reply could have at most {count(cap)} tokens ({count(PAPER['max_tokens'])} in published results).")
+    controls = [r.mutator for r in rows if r.mutator.role == "control"]
+    if not any(m.kind == "ast" for m in controls):
+        found.append("No mutator without a model was measured, so nothing tells learning from chance edits.")
+    if not any(m.kind == "best_of_n" for m in controls):
+        found.append("No best-of-N at equal budget was measured, so nothing tells evolution from repeated sampling.")
+    if not any(m.kind == "served" for m in controls):
+        found.append("No model trained on random valid edits was measured, so learning the form of an edit and "
+                     "learning what improves a program are not told apart.")  # fmt: skip
+    for m in controls:
+        if m.lookahead:
+            found.append(f"{m.name} evaluates {m.lookahead} programs for every proposal: at equal proposals it has spent "
+                         f"{m.lookahead} times the evaluations of the others.")  # fmt: skip
+    found.append("One scaffold (OpenEvolve) was used; another one may rank the mutators differently.")
+    return found
+
+
+def verdict(results: Results, comparison: Comparison) -> Verdict:
+    """The verdict of an evaluation; losses come first."""
+    rows = list(comparison.rows)
+    tuned = [r for r in rows if r.mutator.role == "tuned"]
+    tone, headline = _headline(comparison, tuned[-1] if tuned else None)
+    found = [_finding(p) for p in comparison.pairs]
+    for r in rows:
+        if r.mutator.error:
+            found.append(Sentence(BAD, f"{r.mutator.name} could not be run: {r.mutator.error}"))
+    reasons: dict[tuple[str, str], int] = {}
+    for s in comparison.failed:
+        reasons[s.mutator, s.reason] = reasons.get((s.mutator, s.reason), 0) + 1
+    errors = {r.mutator.name for r in rows if r.mutator.error}
+    found += [Sentence(BAD, f"{plural(n, 'search')} of {m} failed: {why.splitlines()[0] if why else 'no reason given'}")
+              for (m, why), n in sorted(reasons.items()) if m not in errors]  # fmt: skip
+    found += _no_ops(rows) + _edits(rows)
+    rank = {BAD: 0, GOOD: 1, OPEN: 2, NOTE: 3}
+    return Verdict(tone, headline, tuple(sorted(found, key=lambda s: rank[s.tone])), tuple(_limits(results, comparison)))
+
+
