@@ -1,9 +1,10 @@
 """What makes an OpenEvolve search a function of (task, seed, replies).
 
 OpenEvolve seeds `random` and numpy itself, and with one worker it handles candidates strictly in order. What is left is
-settled here: program ids come from uuid4 (the operating system's randomness) and the islands are sets of these ids,
-which are iterated over. So ids are drawn from a seeded sequence, and the hash seed is fixed by the environment. With a
-forked worker the whole search then repeats itself, prompt by prompt.
+settled here. Program ids come from uuid4 (the operating system's randomness) and the islands are sets of these ids,
+which are iterated over: so ids are drawn from a seeded sequence, and the hash seed is fixed by the environment. Python
+reseeds `random` in every forked process, and OpenEvolve's worker draws the diverse programs of a prompt with it: so it
+is seeded there again. The whole search then repeats itself, prompt by prompt.
 
 Left undetermined: time stamps and durations in the logs, and scores of tasks whose evaluator is itself random or timed
 (on a restart these come from the cache, so a killed search still replays exactly).
@@ -42,9 +43,10 @@ class SeededUuids:
         self.children += 1
 
     def forked(self) -> None:
-        """After a fork, in the child."""
+        """After a fork, in the child; `random` was seeded from the operating system just before."""
         self.line = f"{self.line}.{self.children}"
         self._restart()
+        random.seed(self.line)
 
 
 def settle(seed: int) -> None:
