@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer. `proposals`: edits that were evaluated on the way (see `docs/journal.md`), the chosen one included."""
+    """One answer. `proposals`: edits that were evaluated on the way, the chosen one included, as objects with
+    parent_code, child_code, response, parent_metrics, child_metrics, child_artifacts and chosen."""
 
     content: str
     proposals: tuple[dict[str, Any], ...] = ()
