@@ -1,0 +1,84 @@
+"""A rule for the steps of gradient descent: how far it gets in 40 steps on five smooth functions of two variables.
+
+The mean over the functions of the share of the starting height (above the minimum) that is left, in a logarithm. The candidate
+hands back its steps; the path is followed again here.
+"""
+
+import math
+
+from eft.tasks import scoring
+
+STEPS, BIGGEST_STEP = 40, 3.0
+
+FUNCTIONS = """
+import math
+
+def bowl(a, b, turn):
+    c, s = math.cos(turn), math.sin(turn)
+    def height(x, y):
+        u, v = c * x + s * y, c * y - s * x
+        return a * u * u + b * v * v
+    def slope(x, y):
+        u, v = c * x + s * y, c * y - s * x
+        return 2 * (a * u * c - b * v * s), 2 * (a * u * s + b * v * c)
+    return height, slope
+
+def valley(x, y):
+    return (1 - x) ** 2 + 4 * (y - x * x) ** 2
+
+def valley_slope(x, y):
+    return -2 * (1 - x) - 16 * x * (y - x * x), 8 * (y - x * x)
+
+def bend(x, y):
+    return math.sqrt(1 + x * x) + math.sqrt(1 + 6 * y * y) - 2
+
+def bend_slope(x, y):
+    return x / math.sqrt(1 + x * x), 6 * y / math.sqrt(1 + 6 * y * y)
+
+PROBLEMS = [
+    (*bowl(0.5, 2.0, 0.4), (2.0, -1.5)),
+    (*bowl(0.2, 5.0, 1.1), (-2.0, 1.0)),
+    (*bowl(1.0, 1.5, 0.0), (1.5, 2.5)),
+    (valley, valley_slope, (-0.8, 0.6)),
+    (bend, bend_slope, (2.5, -1.5)),
+]
+"""
+
+DRIVER = f"""
+def drive(step, functions):
+    scope = {{}}
+    exec(functions, scope)
+    paths = []
+    for height, slope, (x, y) in scope["PROBLEMS"]:
+        dx = dy = 0.0
+        path = []
+        for time in range({STEPS}):
+            gx, gy = slope(x, y)
+            dx, dy = float(step(gx, dx, time)), float(step(gy, dy, time))
+            dx, dy = min(max(dx, -{BIGGEST_STEP}), {BIGGEST_STEP}), min(max(dy, -{BIGGEST_STEP}), {BIGGEST_STEP})
+            path.append([dx, dy])
+            x, y = min(max(x + dx, -10.0), 10.0), min(max(y + dy, -10.0), 10.0)
+        paths.append(path)
+    return paths
+"""
+
+_scope: dict = {}
+exec(FUNCTIONS, _scope)
+PROBLEMS = _scope["PROBLEMS"]
+
+
+def score(value):
+    if not isinstance(value, list) or len(value) != len(PROBLEMS):
+        raise scoring.Invalid("one path per function is needed")
+    total = 0.0
+    for (height, _, (x, y)), path in zip(PROBLEMS, value, strict=True):
+        start = height(x, y)
+        for dx, dy in scoring.points(path, STEPS, 2, "steps", -BIGGEST_STEP, BIGGEST_STEP):
+            x, y = min(max(x + dx, -10.0), 10.0), min(max(y + dy, -10.0), 10.0)
+        total += math.log10(1e-6 + height(x, y) / start)
+    left = total / len(PROBLEMS)  # from about -6 (at the minimum) upwards
+    return {"combined_score": math.log1p(math.exp(-left)), "log10_left": left}
+
+
+def evaluate(program_path):
+    return scoring.evaluate(program_path, entry="step", driver=DRIVER, args=(FUNCTIONS,), score=score)

@@ -1,0 +1,15 @@
+# EVOLVE-BLOCK-START
+DETOUR_GAIN = 1.0
+NEAR_GAIN = 0.5
+CENTER_GAIN = 0.5
+LONG_GAIN = 0.3
+
+
+def cost(detour, nearest, center, longest):
+    """Cost of inserting a city into a tour; the cheapest insertion is made."""
+    value = DETOUR_GAIN * detour
+    value = value + NEAR_GAIN * nearest
+    value = value + CENTER_GAIN * center
+    value = value + LONG_GAIN * longest
+    return value
+# EVOLVE-BLOCK-END

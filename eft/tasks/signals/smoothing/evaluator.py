@@ -1,0 +1,52 @@
+"""Smoothing of a noisy signal with outliers, sample by sample: mean squared error against the clean signal, six signals.
+
+The candidate's process sees the noisy samples only; the clean signals never leave this one.
+"""
+
+import math
+
+from eft.tasks import scoring
+
+SIGNALS, SAMPLES = 6, 150
+
+DRIVER = """
+def drive(smooth, signals):
+    estimates = []
+    for samples in signals:
+        level, trend, out = samples[0], 0.0, []
+        for sample in samples:
+            level, trend = smooth(sample, level, trend)
+            out.append(float(level))
+        estimates.append(out)
+    return estimates
+"""
+
+
+def signal(seed):
+    """(clean, noisy): two waves and a few jumps; noise, and one sample in fifteen an outlier."""
+    draw = scoring.stream(10000 + seed)
+    slow, fast, jump, clean, noisy = 0.03 + 0.03 * draw(), 0.1 + 0.1 * draw(), 0.0, [], []
+    for k in range(SAMPLES):
+        if draw() < 0.02:
+            jump = 3 * (draw() - 0.5)
+        clean.append(2 * math.sin(slow * k) + 0.6 * math.sin(fast * k + seed) + jump)
+        noise = 1.6 * (draw() + draw() - 1)
+        noisy.append(clean[-1] + noise + (8 * (draw() - 0.5) if draw() < 0.07 else 0.0))
+    return clean, noisy
+
+
+DATA = [signal(seed) for seed in range(SIGNALS)]
+
+
+def score(value):
+    if not isinstance(value, list) or len(value) != SIGNALS:
+        raise scoring.Invalid("one list of estimates per signal is needed")
+    total = 0.0
+    for (clean, _), estimate in zip(DATA, value, strict=True):
+        total += sum((a - b) ** 2 for a, b in zip(clean, scoring.numbers(estimate, SAMPLES, "estimates", -1e4, 1e4), strict=True))
+    error = total / SIGNALS / SAMPLES
+    return {"combined_score": 0.2 / (0.05 + error), "squared_error": error}
+
+
+def evaluate(program_path):
+    return scoring.evaluate(program_path, entry="smooth", driver=DRIVER, args=([noisy for _, noisy in DATA],), score=score)

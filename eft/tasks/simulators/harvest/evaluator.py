@@ -1,0 +1,64 @@
+"""A fishery: the mean yearly profit of eight waters over 40 seasons, with growth that depends on stock and warmth.
+
+Stock grows logistically (least when small or crowded), warm seasons help; large catches cost more per ton. The candidate hands
+back its catches; the waters are simulated again here.
+"""
+
+import math
+
+from eft.tasks import scoring
+
+WATERS, SEASONS, START = 8, 40, 60.0
+
+DRIVER = """
+def drive(catch, waters, start, grow):
+    scope = {}
+    exec(grow, scope)
+    plans = []
+    for seasons in waters:
+        stock, last, plan = start, start, []
+        for warmth, luck in seasons:
+            amount = float(catch(stock, last, warmth))
+            plan.append(amount)
+            last = stock
+            stock = scope["grow"](stock - min(max(amount, 0.0), 0.9 * stock), warmth, luck)
+        plans.append(plan)
+    return plans
+"""
+
+GROW = """
+def grow(stock, warmth, luck):
+    return max(1.0, stock + (0.45 + 0.25 * warmth) * stock * (1 - stock / 100) + luck)
+"""
+
+
+def water(seed):
+    """For each season: warmth (slow waves, -1..1) and luck in tons."""
+    draw = scoring.stream(4000 + seed)
+    phase, pace = 6.28 * draw(), 0.4 + 0.6 * draw()
+    return [(math.sin(phase + pace * year), 6 * (draw() - 0.5)) for year in range(SEASONS)]
+
+
+DATA = [water(seed) for seed in range(WATERS)]
+_scope: dict = {}
+exec(GROW, _scope)
+grow = _scope["grow"]
+
+
+def score(value):
+    if not isinstance(value, list) or len(value) != WATERS:
+        raise scoring.Invalid("one list of catches per water is needed")
+    total = 0.0
+    for seasons, plan in zip(DATA, value, strict=True):
+        stock = START
+        for (warmth, luck), amount in zip(seasons, scoring.numbers(plan, SEASONS, "catches", 0.0, 1e6), strict=True):
+            caught = min(amount, 0.9 * stock)
+            total += caught * (1 - 0.3 * caught / (5 + stock)) - 0.02 * caught * caught
+            stock = grow(stock - caught, warmth, luck)
+    profit = total / WATERS / SEASONS
+    # A floor keeps the score of a ruined fishery above zero, and smooth.
+    return {"combined_score": (profit + math.sqrt(profit * profit + 0.01)) / 20, "profit": profit}
+
+
+def evaluate(program_path):
+    return scoring.evaluate(program_path, entry="catch", driver=DRIVER, args=(DATA, START, GROW), score=score)

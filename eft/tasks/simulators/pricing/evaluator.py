@@ -1,0 +1,56 @@
+"""Ticket pricing: the mean revenue of 12 flights with 120 seats, sold over 40 days at the candidate's daily prices.
+
+Early customers pay little, late ones more; demand differs from flight to flight and has to be learned from sales. The
+candidate hands back the prices; sales are computed again here.
+"""
+
+import math
+
+from eft.tasks import scoring
+
+FLIGHTS, DAYS, SEATS = 12, 40, 120.0
+
+DRIVER = """
+import math
+
+def drive(price, flights, seats):
+    plans = []
+    for days in flights:
+        left, sold, plan = seats, 3.0, []
+        for day, (customers, means) in enumerate(days):
+            amount = float(price(len(days) - day, left, sold))
+            plan.append(amount)
+            sold = min(left, customers * math.exp(-amount / means))
+            left -= sold
+        plans.append(plan)
+    return plans
+"""
+
+
+def flight(seed):
+    """For each day: how many customers look, and the scale of what they would pay."""
+    draw = scoring.stream(3000 + seed)
+    demand = 4 + 10 * draw()
+    late = 0.5 + 1.5 * draw()
+    return [(demand * (0.6 + 0.8 * draw()), 40 + 60 * (day / DAYS) ** 2 * late) for day in range(DAYS)]
+
+
+DATA = [flight(seed) for seed in range(FLIGHTS)]
+
+
+def score(value):
+    if not isinstance(value, list) or len(value) != FLIGHTS:
+        raise scoring.Invalid("one list of prices per flight is needed")
+    total = 0.0
+    for days, plan in zip(DATA, value, strict=True):
+        left = SEATS
+        for (customers, means), amount in zip(days, scoring.numbers(plan, DAYS, "prices", 0.0, 1e6), strict=True):
+            sold = min(left, customers * math.exp(-amount / means))
+            left -= sold
+            total += sold * amount
+    revenue = total / FLIGHTS
+    return {"combined_score": revenue / 10000, "revenue": revenue}
+
+
+def evaluate(program_path):
+    return scoring.evaluate(program_path, entry="price", driver=DRIVER, args=(DATA, SEATS), score=score)

@@ -1,0 +1,65 @@
+"""Load balancing: the mean slowdown (response time / size) of jobs on five servers of different speed, six traces of 120 jobs.
+
+A server works through its queue in order. The amount of work in a queue is known only roughly (a noisy guess is given), its
+length exactly. The candidate hands back its choices; the servers are run again here.
+"""
+
+import math
+
+from eft.tasks import scoring
+
+TRACES, JOBS, SPEEDS = 6, 120, (0.5, 0.8, 1.0, 1.6, 2.4)
+
+DRIVER = """
+def drive(cost, traces, speeds):
+    plans = []
+    for jobs in traces:
+        queues = [[] for _ in speeds]
+        plan = []
+        for arrival, size, guess, noise in jobs:
+            best = None
+            for s, speed in enumerate(speeds):
+                queues[s] = [job for job in queues[s] if job[0] > arrival]
+                work = sum(job[1] for job in queues[s]) * noise[s]
+                value = cost(len(queues[s]), work, speed, guess)
+                if best is None or value < best[0]:
+                    best = (value, s)
+            s = best[1]
+            plan.append(s)
+            free = queues[s][-1][0] if queues[s] else arrival
+            queues[s].append((free + size / speeds[s], size))
+        plans.append(plan)
+    return plans
+"""
+
+
+def trace(seed):
+    """Jobs (arrival, size, guessed size, noise of each server's work): sizes are heavy-tailed, arrivals come in waves."""
+    draw = scoring.stream(8000 + seed)
+    jobs, now = [], 0.0
+    for k in range(JOBS):
+        now += -math.log(1 - draw()) * (0.27 + 0.12 * math.sin(k / 9))
+        size = 0.4 / (1 - 0.97 * draw()) ** 0.6
+        jobs.append((now, size, size * (0.7 + 0.6 * draw()), [0.6 + 0.8 * draw() for _ in SPEEDS]))
+    return jobs
+
+
+DATA = [trace(seed) for seed in range(TRACES)]
+
+
+def score(value):
+    if not isinstance(value, list) or len(value) != TRACES:
+        raise scoring.Invalid("one list of choices per trace is needed")
+    total = 0.0
+    for jobs, plan in zip(DATA, value, strict=True):
+        free = [0.0] * len(SPEEDS)
+        for (arrival, size, _, _), chosen in zip(jobs, scoring.numbers(plan, JOBS, "choices", 0, len(SPEEDS) - 1), strict=True):
+            s = int(chosen)
+            free[s] = max(free[s], arrival) + size / SPEEDS[s]
+            total += (free[s] - arrival) / size
+    slowdown = total / TRACES / JOBS
+    return {"combined_score": 2 / slowdown, "slowdown": slowdown}
+
+
+def evaluate(program_path):
+    return scoring.evaluate(program_path, entry="cost", driver=DRIVER, args=(DATA, SPEEDS), score=score)
