@@ -95,10 +95,15 @@ def fingerprint(path: Path) -> str:
     return digest.hexdigest()
 
 
+def location(out: Path) -> Path:
+    """Where the manifest of `out` is: inside a folder; beside a single file, hidden (`.report.html.manifest.json`)."""
+    return out.with_name(f".{out.name}.{NAME}") if out.is_file() else out / NAME
+
+
 def read(out: Path) -> dict[str, Any] | None:
     """The manifest of the finished output `out`, or None where there is none (or a torn one)."""
     try:
-        value = json.loads((out / NAME).read_text(encoding="utf-8"))
+        value = json.loads(location(out).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) and isinstance(value.get("outputs"), dict) else None
@@ -125,7 +130,8 @@ def up_to_date(out: Path, stage: str, config: dict[str, Any], inputs: Iterable[P
         return False
     if _config_key(done.get("config", {})) != _config_key(json.loads(json.dumps(config, default=str))):
         return False
-    if any(not (out / name).is_file() or (out / name).stat().st_size != o["bytes"] for name, o in done["outputs"].items()):
+    base = location(out).parent
+    if any(not (base / name).is_file() or (base / name).stat().st_size != o["bytes"] for name, o in done["outputs"].items()):
         return False
     return done.get("inputs") == {str(p): fingerprint(p) for p in inputs}
 
@@ -134,18 +140,18 @@ def write(
     out: Path, stage: str, config: dict[str, Any], inputs: Iterable[Path], outputs: Iterable[Path],
     counts: dict[str, Any], started: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """Write `out/manifest.json`, the last act of a stage. `started`: time.time() at its start. Returns the manifest."""
+    """Write the manifest of `out`, the last act of a stage. `started`: time.time() at its start. Returns the manifest."""
     value = {
         "stage": stage,
         "version": __version__,
         "config": config,
         "inputs": {str(p): fingerprint(p) for p in inputs},
-        "outputs": {str(p.relative_to(out)): {"bytes": p.stat().st_size, "sha256": file_hash(p)} for p in outputs},
+        "outputs": {str(p.relative_to(location(out).parent)): {"bytes": p.stat().st_size, "sha256": file_hash(p)} for p in outputs},
         "counts": counts,
         "started": started,
         "seconds": round(time.time() - started, 3),
     }
-    write_json(out / NAME, value)
+    write_json(location(out), value)
     return value
 
 

@@ -1,0 +1,214 @@
+"""From the options to the searches: what has to be run, in which order, and which of it stands already.
+
+A search is `evaluate/<mutator>/<task>/seed<k>/`. Its id carries a fingerprint of the model's weights and of the task, so
+that a retrained model or a changed evaluator never inherits an old search's result or replies. The id names the
+journal too: with more iterations than before, replies that were paid for are replayed, not asked again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eft import __version__, manifest
+from eft.errors import EftError, UsageError, nearest
+from eft.evaluate.results import MutatorInfo, TaskInfo
+from eft.evaluate.settings import Config, Mutator
+from eft.search.spec import RESULT, SearchResult, SearchSpec, finished
+from eft.tasks.suite import ROLES, load_suite, suite_names
+from eft.tasks.task import Task, find_task
+
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,39}")
+MADE = ("embedded:", "random:")  # models that are made here before they are served
+RESERVED = ("journal", "models", "logs")  # folders of the evaluation's own
+
+
+@dataclass(frozen=True)
+class Group:
+    """Searches that are in flight together: one served mutator and the best-of-N of its replies, or all without a model."""
+
+    server: str | None  # name of the served mutator
+    specs: tuple[SearchSpec, ...]
+
+    def pending(self) -> list[SearchSpec]:
+        """The searches that have no result yet."""
+        return [s for s in self.specs if finished(s) is None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All of an evaluation. `tasks` by name; `fingerprints` of the mutators' models by name."""
+
+    tasks: dict[str, Task]
+    mutators: dict[str, Mutator]
+    infos: tuple[MutatorInfo, ...]
+    groups: tuple[Group, ...]
+    seeds: tuple[int, ...]
+    fingerprints: dict[str, str]
+    role: str
+
+    @property
+    def specs(self) -> list[SearchSpec]:
+        return [s for g in self.groups for s in g.specs]
+
+
+def slug(name: str) -> str:
+    """A task's name as part of a path and of a search id."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:60] or "task"
+
+
+def chosen_tasks(config: Config) -> dict[str, Task]:
+    """The tasks of an evaluation by name. Raises UsageError for an unknown suite, role or task, and for none at all."""
+    if config.tasks:
+        # a path is relative to root, a name is a shipped task's
+        found = [find_task(str(config.path(t)) if config.path(t).is_dir() else t) for t in config.tasks]
+    else:
+        if config.role not in ROLES:
+            raise UsageError(f"a suite has no role '{config.role}'", way_out=nearest(config.role, ROLES))
+        found = load_suite(config.suite if config.suite in suite_names() else config.path(config.suite)).tasks(config.role)
+    if not found:
+        raise UsageError(f"the suite '{config.suite}' has no task of role '{config.role}'", way_out="give `tasks`, or another role")
+    tasks = {t.name: t for t in found}
+    if len(tasks) != len(found) or len({slug(n) for n in tasks}) != len(found):
+        raise UsageError("two tasks have the same name", why=", ".join(t.name for t in found))
+    return tasks
+
+
+def task_info(task: Task) -> TaskInfo:
+    return TaskInfo(
+        task.name, task.domain, task.direction, task.raw_metric, task.seed_raw, task.seed_score, task.best_known,
+        task.best_known_source, task.isolation,
+    )  # fmt: skip
+
+
+def task_fingerprint(task: Task) -> str:
+    """A hash of everything in a task's folder that decides a score."""
+    digest = hashlib.sha256()
+    for f in sorted(p for p in task.folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
+        digest.update(f"{f.relative_to(task.folder)}\0".encode() + hashlib.sha256(f.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def model_path(config: Config, model: str) -> Path | None:
+    """The folder that `model` names (under root, else as given), or None for a hub id or a model that is made here."""
+    if model.startswith(MADE):
+        return None
+    return next((p for p in (config.path(model), Path(model).expanduser()) if p.is_dir()), None)
+
+
+def model_fingerprint(config: Config, mutator: Mutator) -> str:
+    """What tells one set of weights from the next: a folder's files, or the name where the weights are elsewhere.
+
+    Raises UsageError for a path that is no folder or holds no model.
+    """
+    model = mutator.model or ""
+    if mutator.base_url:
+        return f"{mutator.base_url} {model}"
+    folder = model_path(config, model)
+    if folder is None:
+        first, slash, rest = model.partition("/")
+        local = not slash or "/" in rest or first in ("", ".", "..", "~", "sft", "kto", "export") or config.path(first).is_dir()
+        if not model.startswith(MADE) and local:  # anything else may be a hub's owner/name
+            raise UsageError("there is no such model folder", where=config.path(model),
+                             way_out="run the stage that makes it ('eft sft', 'eft kto', 'eft export') first")  # fmt: skip
+        return f"{model} {__version__}"
+    if not (folder / "config.json").is_file():
+        raise UsageError("this folder holds no model", where=folder, why="it has no config.json",
+                         way_out="name the folder with the weights, such as sft/final")  # fmt: skip
+    return manifest.fingerprint(folder)
+
+
+def role_of(name: str, mutator: Mutator, baseline: str) -> str:
+    if mutator.role:
+        return mutator.role
+    return "baseline" if name == baseline else "tuned" if mutator.kind == "served" else "control"
+
+
+def check(config: Config) -> None:
+    """Raises UsageError for contenders that cannot be told apart or do not fit together."""
+    if not config.mutators:
+        raise UsageError("there is nothing to evaluate", way_out="name contenders under `mutators:` in the config file")
+    for name, m in config.mutators.items():
+        if not NAME.fullmatch(name) or name in RESERVED:
+            raise UsageError(f"'{name}' cannot name a mutator", why="a name is at most 40 letters, digits, '.', '_' or '-', and "
+                             f"none of {', '.join(RESERVED)}")  # fmt: skip
+        if m.of is not None:
+            served = [n for n, o in config.mutators.items() if o.kind == "served"]
+            if m.of not in served:
+                raise UsageError(f"'{name}' is best_of_n of '{m.of}', which is no served mutator", way_out=nearest(m.of, served))
+
+
+def make(config: Config) -> Plan:
+    """The plan of an evaluation. Everything that a user can have got wrong surfaces here, before anything is started.
+
+    Raises UsageError (see `check`, `chosen_tasks`, `model_fingerprint`) and EftError for a task that cannot be read.
+    """
+    check(config)
+    tasks = chosen_tasks(config)
+    hashes = {name: task_fingerprint(t) for name, t in tasks.items()}
+    fingerprints = {n: model_fingerprint(config, m) for n, m in config.mutators.items() if m.kind == "served"}
+    infos = tuple(
+        MutatorInfo(n, m.kind, role_of(n, m, config.baseline), m.model or "", m.of or "", m.lookahead)
+        for n, m in config.mutators.items()
+    )
+    seeds = config.seed_list()
+    out = config.out().resolve()
+    journal = out / "journal"
+
+    def specs(name: str, m: Mutator) -> list[SearchSpec]:
+        """One mutator's searches. Seeds are the outer loop: a run that is cut short has whole seeds."""
+        answers = m.of or name  # whose replies
+        shared: dict[str, Any] = {
+            "base_url": "", "mutator": name, "model": answers, "iterations": config.iterations, "edit": config.edit,
+            "scaffold": "best_of_n" if m.kind == "best_of_n" else "openevolve", "prompt_format": config.prompt_format,
+            "temperature": config.temperature, "top_p": config.top_p, "max_tokens": config.max_tokens,
+            "request_timeout_s": config.request_timeout_s, "role": config.role,
+        }  # fmt: skip
+        found = []
+        for seed in seeds:
+            for task in tasks.values():
+                weights = fingerprints.get(answers, f"ast {m.lookahead} {__version__}")
+                identity = hashlib.sha256(f"{weights}\0{hashes[task.name]}".encode()).hexdigest()[:8]
+                search = f"{name}--{slug(task.name)}--seed{seed}--{identity}"
+                found.append(SearchSpec(
+                    task=str(task.folder), out=str(out / name / slug(task.name) / f"seed{seed}"), name=search, seed=seed,
+                    domain=task.domain, journal=str(journal / f"{search}.jsonl"), **shared,
+                ))  # fmt: skip
+        return found
+
+    of = {n: specs(n, m) for n, m in config.mutators.items()}
+    without = [s for n, m in config.mutators.items() if m.kind == "ast" for s in of[n]]
+    groups = [Group(None, tuple(without))] if without else []
+    for n, m in config.mutators.items():
+        if m.kind == "served":
+            sampled = [s for k, o in config.mutators.items() if o.of == n for s in of[k]]
+            groups.append(Group(n, tuple(of[n] + sampled)))
+    return Plan(tasks, dict(config.mutators), infos, tuple(groups), tuple(seeds), fingerprints, config.role)
+
+
+def drop_stale(plan: Plan) -> int:
+    """Remove results of other weights or of another version of a task, which would not be replaced but mixed with.
+
+    Their journals stay (they are named by fingerprint). Returns how many searches were dropped.
+    """
+    dropped = 0
+    for spec in plan.specs:
+        if not spec.folder.exists():
+            continue
+        known = None
+        for file, kind in ((spec.folder / "spec.json", SearchSpec), (spec.folder / RESULT, SearchResult)):
+            try:
+                known = known or kind.load(file).name
+            except EftError:
+                continue
+        if known is not None and known != spec.name:
+            shutil.rmtree(spec.folder)
+            dropped += 1
+    if dropped:
+        print(f"evaluate: {dropped} searches were of other weights or other tasks and are run again", file=sys.stderr)
+    return dropped

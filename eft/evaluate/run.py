@@ -1,0 +1,215 @@
+"""eft evaluate: held-out searches with a tuned mutator and with its controls, paired by task and seed.
+
+    eft evaluate --config recipes/smollm2_135m/evaluate.yaml
+
+Contract. Every mutator runs the same searches (tasks x seeds) through the real scaffold, every reply goes through the
+recording gateway, and every search is a file when it is done. Served mutators come one server at a time, with all their
+searches (and best-of-N of the same replies) in flight. Killed at any moment, the same command goes on: finished searches
+are skipped, and so is a server that has nothing left to do; unfinished ones replay their journal, so no reply and no
+evaluation is paid for twice. A search that fails, or a server that does not start, is written into the results and takes
+no other along; the exit code is 1 then.
+
+Writes <mutator>/<task>/seed<k>/ (one folder a search), journal/, logs/ (servers), results.json, and manifest.json when
+nothing failed.
+
+Honest limits: one machine and one server at a time; wall times of searches in flight together do not compare mutators.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import platform
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from eft import __version__, config as configs, manifest
+from eft.errors import EftError
+from eft.evaluate import plan as plans
+from eft.evaluate import results as tables
+from eft.evaluate import servers, summary
+from eft.evaluate.compare import compare
+from eft.evaluate.plan import Group, Plan
+from eft.evaluate.results import Results, Search
+from eft.evaluate.settings import Config
+from eft.evaluate.terminal import show
+from eft.evaluate.text import duration, plural
+from eft.search.spec import SearchSpec, finished
+from eft.tasks.task import Task
+
+__all__ = ["Config", "inputs", "run"]
+
+
+def say(text: str) -> None:
+    print(f"evaluate: {text}", file=sys.stderr, flush=True)
+
+
+def inputs(config: Config) -> list[Path]:
+    """The models and the tasks. Raises UsageError where the options name none that exist."""
+    folders = [plans.model_path(config, m.model) for m in config.mutators.values() if m.model and not m.base_url]
+    return [f for f in folders if f is not None] + [t.folder for t in plans.chosen_tasks(config).values()]
+
+
+@contextlib.contextmanager
+def _ended_by_signal() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does, so that servers and searches are stopped and not left behind."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not in the main thread: whoever called us handles signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _in_process(plan: Plan, config: Config, names: list[str]) -> dict[str, Any]:
+    """Factories of the mutators without a model, for the gateway: one instance a search, with that search's seed."""
+    from eft.mutators.ast import AstMutator
+
+    specs = {s.name: s for s in plan.specs}
+    tasks = {str(t.folder): t for t in plan.tasks.values()}
+
+    def factory(search: str) -> AstMutator:
+        spec = specs[search]
+        return AstMutator(seed=spec.seed, lookahead=plan.mutators[spec.mutator].lookahead, form=config.edit, task=tasks[spec.task])
+
+    return {name: factory for name in names}
+
+
+def run_group(config: Config, plan: Plan, group: Group, title: str) -> tuple[dict[str, str], str]:
+    """Run what is left of one group. Returns (reasons of the failed searches by search id, the server's version).
+
+    Never raises for a server or a search that fails: the reason is every affected search's.
+    """
+    from eft.mutators.gateway import Gateway, running
+    from eft.search.executor import run_all
+
+    pending = group.pending()
+    if not pending:
+        say(f"{title}: all {plural(len(group.specs), 'search')} stand already")
+        return {}, ""
+    say(f"{title}: {len(pending)} of {plural(len(group.specs), 'search')} to run")
+    version = ""
+    try:
+        with contextlib.ExitStack() as stack:
+            if group.server is None:
+                mutators = _in_process(plan, config, sorted({s.mutator for s in group.specs}))
+            else:
+                upstream, version = stack.enter_context(servers.upstream(config, plan, group.server, title))
+                mutators = {group.server: upstream}
+            gateway = stack.enter_context(running(Gateway(config.out() / "journal", mutators, threads=config.workers)))
+            specs = [dataclasses.replace(s, base_url=gateway.url(s.name, s.model)) for s in pending]
+            outcomes = run_all(specs, config.workers, timeout_s=config.search_timeout_s, title=title)
+    except EftError as e:
+        say(f"{title}: {e}")
+        return {s.name: str(e) for s in pending if finished(s) is None}, version
+    return {o.spec.name: o.error or "no reason given" for o in outcomes if o.status == "failed"}, version
+
+
+def gather(config: Config, plan: Plan, reasons: dict[str, str], versions: dict[str, str], started: float, seconds: float) -> Results:
+    """The results as they stand on disk now; `reasons`: why searches failed, by id."""
+    by_folder = {str(t.folder): t for t in plan.tasks.values()}
+    searches: list[Search] = []
+    starts: dict[str, set[float]] = {}
+    for spec in plan.specs:
+        task = by_folder[spec.task]
+        result = finished(spec)
+        if result is not None:
+            searches.append(summary.of(spec, result, task))
+            if result.seed_raw is not None:
+                starts.setdefault(task.name, set()).add(result.seed_raw)
+        elif spec.name in reasons:
+            searches.append(summary.failed(spec, task, reasons[spec.name]))
+    order = {name: i for i, name in enumerate(plan.mutators)}
+    infos = []
+    for info in plan.infos:
+        own = [s for s in searches if s.mutator == info.name]
+        same = {s.reason for s in own} if own and all(s.status == "failed" for s in own) else set()
+        infos.append(dataclasses.replace(info, error=same.pop().splitlines()[0] if len(same) == 1 else ""))
+    return Results(
+        tasks=tuple(_measured(t, starts.get(t.name, set())) for t in plan.tasks.values()),
+        mutators=tuple(infos),
+        searches=tuple(sorted(searches, key=lambda s: (order[s.mutator], list(plan.tasks).index(s.task), s.seed))),
+        planned=len(plan.specs), seeds=plan.seeds,
+        config={**config.model_dump(mode="json"), "scaffold": "openevolve"}, versions=versions,
+        command=_command(config), started=started, seconds=round(seconds, 1),
+    )  # fmt: skip
+
+
+def _measured(task: Task, starts: set[float]) -> tables.TaskInfo:
+    """The task's card, with its start value as these searches measured it, where they agree."""
+    info = plans.task_info(task)
+    return dataclasses.replace(info, start_raw=next(iter(starts))) if len(starts) == 1 else info
+
+
+def _command(config: Config) -> str:
+    """How to do it again: the command as it was given, or with the resolved options where it was not given by hand."""
+    if sys.argv[1:2] == ["evaluate"]:
+        return shlex.join(["eft", *sys.argv[1:]])
+    return shlex.join(["eft", "evaluate", "--config", str(config.out() / "config.yaml")])
+
+
+def _versions(before: dict[str, str]) -> dict[str, str]:
+    found = {"eft": __version__, "python": platform.python_version(), "openevolve": importlib.metadata.version("openevolve")}
+    return {**before, **found}
+
+
+def run(config: Config) -> Path:
+    """Run the evaluation, or what is left of it. Returns the output folder.
+
+    Raises UsageError for options that cannot work, before anything is started; EftError at the end where searches
+    failed (the results are written all the same).
+    """
+    started = time.time()
+    plan = plans.make(config)
+    servers.check(config, plan)
+    out = config.out()
+    with manifest.clear_disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        (out / manifest.NAME).unlink(missing_ok=True)  # it stands for a finished evaluation
+        manifest.write_text(out / "config.yaml", configs.dump(config))
+        plans.drop_stale(plan)
+    done = sum(finished(s) is not None for s in plan.specs)
+    versions, first, spent = _versions({}), started, 0.0
+    if done and (out / tables.NAME).exists():
+        with contextlib.suppress(EftError):
+            old = tables.load(out)
+            versions, first, spent = _versions(old.versions), old.started or started, old.seconds
+    say(f"{plural(len(plan.mutators), 'mutator')} x {plural(len(plan.tasks), 'task')} x {plural(len(plan.seeds), 'seed')}, "
+        f"{plural(config.iterations, 'proposal')} each: {plural(len(plan.specs), 'search')}, {done} done already")  # fmt: skip
+    reasons: dict[str, str] = {}
+    with _ended_by_signal():
+        for number, group in enumerate(plan.groups, 1):
+            title = f"[{number}/{len(plan.groups)}] {group.server or 'without a model'}"
+            failed, version = run_group(config, plan, group, title)
+            reasons |= failed
+            versions |= {"vllm": version} if version else {}
+            results = gather(config, plan, reasons, versions, first, spent + time.time() - started)
+            manifest.write_json(out / tables.NAME, tables.to_json(results))  # a report can be made at any moment
+    comparison = compare(results)
+    show(results, comparison)
+    say(f"{len(results.searches) - len(reasons)} searches stand, {duration(time.time() - started)}; results in {out / tables.NAME}")
+    if reasons:
+        name, why = next(iter(reasons.items()))
+        raise EftError(f"{len(reasons)} of {plural(len(plan.specs), 'search')} failed", where=out / tables.NAME, why=f"{name}: {why}",
+                       way_out="mend the cause and run the same command again: finished searches are kept")  # fmt: skip
+    counts = {
+        "searches": len(results.searches), "proposals": sum(s.proposals for s in results.searches),
+        "completion_tokens": sum(s.completion_tokens or 0 for s in results.searches),
+        "gap_closed": {r.mutator.name: round(r.gap.point, 4) if r.gap else None for r in comparison.rows},
+        "valid_edit_rate": {r.mutator.name: round(r.behaviour.valid.point, 4) if r.behaviour.valid else None for r in comparison.rows},
+    }  # fmt: skip
+    manifest.write(out, "evaluate", config.model_dump(mode="json"), inputs(config), [out / tables.NAME], counts, started)
+    return out
