@@ -14,8 +14,8 @@ def chat(
     """The reply as {content, reasoning, finish_reason, usage, choices}; the first four are those of the first choice.
 
     timeout: seconds for one attempt. retries: further attempts, made by the client (an endpoint that has retried by
-    itself, like the gateway, is not asked again). params: temperature, top_p, max_tokens, seed, n, ... and whatever else
-    the endpoint knows. Raises EftError where no reply can be had.
+    itself, like the gateway, is not asked again). params: temperature, top_p, max_tokens, seed, n and whatever else the
+    endpoint knows. Raises EftError where no reply can be had.
     """
     import openai
 
