@@ -17,8 +17,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 from eft.errors import EftError
+from eft.manifest import clear_disk_errors
 from eft.search.spec import CACHE, LOG, RESULT, SCAFFOLDS, SPEC, SearchResult, SearchSpec
 
 PARENT = "EFT_SEARCH_PARENT"  # set for processes that must not outlive the one that started them
@@ -27,9 +29,19 @@ TEMPORARY = ".tmp"
 PROGRESS_FILES = ("evolution_trace.jsonl", "evolution_trace_failures.jsonl", "samples.jsonl")
 
 
-def environment(folder: Path) -> dict[str, str]:
+class Process(Protocol):
+    """A search's process: a Popen, or a fork of the nursery."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+def environment() -> dict[str, str]:
     """What a search runs with: a fixed hash seed (OpenEvolve iterates over sets of strings), one thread per numeric
-    library, no proxy between it and a gateway on loopback, and temporary files where they are cleared away with it."""
+    library, and no proxy between it and a gateway on loopback."""
     env = dict(os.environ)
     env["PYTHONHASHSEED"] = "0"
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -37,24 +49,30 @@ def environment(folder: Path) -> dict[str, str]:
     for name in ("NO_PROXY", "no_proxy"):
         env[name] = ",".join(filter(None, (env.get(name), "127.0.0.1", "localhost")))
     env[PARENT] = str(os.getpid())
-    env["TMPDIR"] = str(folder / TEMPORARY)
     return env
 
 
-def start(spec: SearchSpec) -> subprocess.Popen:
-    """Start the search of `spec` in a session of its own. Its folder must be free (the process takes a lock on it)."""
-    folder = spec.folder
-    (folder / TEMPORARY).mkdir(parents=True, exist_ok=True)
-    incoming = folder / f".{SPEC}"  # becomes spec.json once the process holds the folder's lock
+def lay_out(spec: SearchSpec) -> Path:
+    """Make the search's folder. Returns the file of its spec, which becomes spec.json once its process has the lock."""
+    incoming = spec.folder / f".{SPEC}"
+    with clear_disk_errors(spec.folder):
+        (spec.folder / TEMPORARY).mkdir(parents=True, exist_ok=True)
     spec.save(incoming)
-    with open(folder / LOG, "wb") as log:
+    return incoming
+
+
+def start(spec: SearchSpec) -> subprocess.Popen:
+    """Start the search of `spec` in a session of its own."""
+    incoming = lay_out(spec)
+    env = {**environment(), "TMPDIR": str(spec.folder / TEMPORARY)}  # what is left there is cleared away with it
+    with open(spec.folder / LOG, "wb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", SCAFFOLDS[spec.scaffold], str(incoming)],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=environment(folder), start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=spec.folder, env=env, start_new_session=True,
         )  # fmt: skip
 
 
-def kill(process: subprocess.Popen, grace_s: float = 0.0) -> None:
+def kill(process: Process, grace_s: float = 0.0) -> None:
     """End a search and everything that it started; SIGTERM first where it is given time."""
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
         if number == signal.SIGTERM and grace_s <= 0:
@@ -77,6 +95,7 @@ def collect(spec: SearchSpec, returncode: int) -> SearchResult:
         why = f"its process was ended by signal {-returncode}"
     else:
         why = last_error(log)
+    why = "; ".join(line.strip() for line in why.splitlines())
     raise EftError(f"the search '{spec.name}' failed", where=log, why=why,
                    way_out="run the same command again: what was answered and evaluated is kept")  # fmt: skip
 
@@ -92,7 +111,7 @@ def last_error(log: Path) -> str:
     return reason[:2000] or "it ended without a word"
 
 
-def wait(spec: SearchSpec, process: subprocess.Popen, timeout_s: float | None = None) -> SearchResult:
+def wait(spec: SearchSpec, process: Process, timeout_s: float | None = None) -> SearchResult:
     """Wait for a started search. Raises EftError where it fails or takes longer than `timeout_s`; kills it then."""
     try:
         return collect(spec, process.wait(timeout_s))

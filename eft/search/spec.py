@@ -69,6 +69,10 @@ class SearchSpec:
         value = dataclasses.asdict(self)
         return {k: v for k, v in value.items() if k not in _INCIDENTAL}
 
+    def replace(self, **changes: Any) -> SearchSpec:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
     def save(self, path: Path) -> None:
         write_json(path, dataclasses.asdict(self))
 

@@ -34,13 +34,13 @@ STATUS = {
 GOOD = ("ok", "duplicate")
 MAX_UNANSWERED = 0.1  # a search with more requests than this share unanswered did not have its budget
 
-_NO_ANSWER = "LLM generation failed"  # how OpenEvolve's failure records begin where the request failed
+NO_ANSWER = "LLM generation failed"  # how OpenEvolve's failure records begin where the request failed
 _REFUSED = re.compile(r"Error code: (400|413|422)\b")  # the model's server refuses this prompt: too long, mostly
 
 
 def no_answer(error: str) -> bool:
     """Did this request fail for want of a mutator? A prompt that the server refuses (too long) is not such a case."""
-    return error.startswith(_NO_ANSWER) and not _REFUSED.search(error)
+    return error.startswith(NO_ANSWER) and not _REFUSED.search(error)
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class _Book:
     def _judge(self, attempt: Attempt, parent: str | None) -> dict[str, Any]:
         """status and what goes with it: what became of this reply?"""
         if attempt.response is None:
-            return {"status": "request_error" if attempt.error.startswith(_NO_ANSWER) else "lost"}
+            return {"status": "request_error" if attempt.error.startswith(NO_ANSWER) else "lost"}
         child = attempt.child
         if child is None:  # refused, or lost after it was applied
             edit = edits.apply(parent or "", attempt.response, kind=self.spec.edit, dialect=DIALECT,
