@@ -7,6 +7,7 @@ fills columns that an earlier one left empty and never invents a value.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import hashlib
@@ -141,41 +142,62 @@ def to_json(value: Any) -> str:
     return json.dumps(clean(value), ensure_ascii=False, default=str, separators=(",", ":"))
 
 
-def _schema():
+def schema(**extra: str) -> Any:
+    """The Arrow schema of a transitions table, with more columns behind it (name -> "str", "int" or "float | None")."""
     import pyarrow as pa
 
     types = {"int": pa.int64(), "str": pa.string(), "float | None": pa.float64()}
-    return pa.schema([(f.name, types[f.type]) for f in dataclasses.fields(Transition)])
+    columns = [(f.name, f.type) for f in dataclasses.fields(Transition)] + list(extra.items())
+    return pa.schema([(name, types[kind]) for name, kind in columns])
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     """Lone surrogates (broken model output) cannot be stored as UTF-8: they become U+FFFD."""
     return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
 
 
-def write_transitions(path: Path, rows: Iterable[Transition], batch: int = 2048) -> int:
-    """Write rows to one Parquet file (streaming, zstd, atomic). Returns how many."""
-    import pyarrow as pa
+class Table:
+    """A Parquet file being written, see `writing`. `count`: rows added so far."""
+
+    def __init__(self, writer: Any, columns: Any, batch: int) -> None:
+        self.count, self._writer, self._columns, self._batch = 0, writer, columns, batch
+        self._buffer: list[dict[str, Any]] = []
+
+    def add(self, row: Transition | dict[str, Any], **extra: Any) -> None:
+        """Add a row: a dict with the schema's columns, or a Transition; more columns as keywords."""
+        values = {n: getattr(row, n) for n in COLUMNS} if isinstance(row, Transition) else row
+        self._buffer.append({n: storable(v) if isinstance(v, str) else v for n, v in {**values, **extra}.items()})
+        self.count += 1
+        if len(self._buffer) >= self._batch:
+            self.flush()
+
+    def flush(self) -> None:
+        import pyarrow as pa
+
+        if self._buffer:
+            self._writer.write_table(pa.Table.from_pylist(self._buffer, schema=self._columns))
+            self._buffer.clear()
+
+
+@contextlib.contextmanager
+def writing(path: Path, columns: Any, batch: int = 2048) -> Iterator[Table]:
+    """Write one Parquet file with the schema `columns`, streaming (zstd), atomically: it exists if the block ends well."""
     import pyarrow.parquet as pq
 
     from eft.manifest import atomic_file
 
-    schema, count, buffer = _schema(), 0, []
-    with atomic_file(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+    with atomic_file(path) as temporary, pq.ParquetWriter(temporary, columns, compression="zstd") as writer:
+        table = Table(writer, columns, batch)
+        yield table
+        table.flush()
 
-        def flush() -> None:
-            if buffer:
-                writer.write_table(pa.Table.from_pylist(buffer, schema=schema))
-                buffer.clear()
 
+def write_transitions(path: Path, rows: Iterable[Transition]) -> int:
+    """Write rows to one Parquet file (streaming, zstd, atomic). Returns how many."""
+    with writing(path, schema()) as table:
         for row in rows:
-            values = {n: getattr(row, n) for n in COLUMNS}
-            buffer.append({n: _storable(v) if isinstance(v, str) else v for n, v in values.items()})
-            count += 1
-            if len(buffer) >= batch:
-                flush()
-        flush()
-    return count
+            table.add(row)
+    return table.count
 
 
 def read_transitions(path: Path) -> Iterator[Transition]:

@@ -1,0 +1,277 @@
+"""Harvest: the logs of searches, of any number and kind, as one table of transitions.
+
+    eft harvest RUN… -o OUT        RUN: a search's folder, a folder of many searches, a trace file, a gateway journal
+
+Writes OUT/transitions.parquet, OUT/searches.json (what was found and what was missing, search by search) and
+OUT/manifest.json. Nothing is judged here: every child that a model was asked for becomes a row, with what the logs say of
+it; `eft label` and `eft clean` judge.
+
+Task, domain, suite role and prompt format of a search come from the `run.json` that our own searches write, else from the
+options below, else the folder's name. Bad files are counted and named, and never stop a harvest. Raises EftError for a RUN
+that does not exist, holds no logs of a known format, or when not one transition can be found in all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from data_tools.readers import gateway, openevolve
+from data_tools.readers.files import Problems, text
+from data_tools.readers.search import Options, Search, about
+from eft import manifest
+from eft.config import StageConfig
+from eft.errors import EftError, UsageError
+from eft.records import TABLE, Transition, transition_id, write_transitions
+
+SEARCHES = "searches.json"
+NAMED = 5  # bad files named on the terminal; all of them are in searches.json
+
+
+class Config(StageConfig):
+    positional: ClassVar[str] = "runs"
+
+    runs: list[Path] = Field(default_factory=list, description="Folders or files with the logs of searches.")
+    task: str = Field("", description="Task name, for logs that do not tell (default: the folder's name).")
+    domain: str = Field("", description="Domain of the task, for logs that do not tell.")
+    role: str = Field("", description="Suite role (train, validation, gate, heldout), for logs that do not tell.")
+    release: str = Field("", description="Release of the scaffold, e.g. 0.2.14 (default: told from the logs).")
+    diff_pattern: str | None = Field(None, description="The runs' own diff_pattern, where their config set one.")
+
+
+def inputs(config: Config) -> list[Path]:
+    return [config.path(p) for p in config.runs]
+
+
+def run(config: Config) -> Path:
+    started, out = time.time(), config.out()
+    if not config.runs:
+        raise UsageError("no run was named", way_out="eft harvest RUN… -o OUT")
+    if any(out.resolve() == p.resolve() for p in inputs(config)):
+        raise UsageError("the output folder is one of the runs", where=out, way_out="give another -o OUT")
+    options = Options(config.task, config.domain, config.role, config.release, config.diff_pattern)
+    groups, journals = find(inputs(config))
+
+    (out / manifest.NAME).unlink(missing_ok=True)
+    report: list[Search] = []
+    write_transitions(out / TABLE, _rows(groups, journals, options, report))
+    counts = total(report)
+    if counts["transitions"] == 0:
+        (out / TABLE).unlink(missing_ok=True)
+        raise EftError("no transition was found in these logs", where=", ".join(map(str, inputs(config))),
+                       why="; ".join(f"{s.name}: {_shortfall(s)}" for s in report[:NAMED]),
+                       way_out="search again with evolution_trace.format: jsonl, include_code: true and buffer_size: 1, "
+                               "and a smaller checkpoint_interval: then a killed run loses nothing")  # fmt: skip
+    manifest.write_json(out / SEARCHES, [_as_json(s) for s in report])
+    _say(report, counts)
+    manifest.write(out, "harvest", config.model_dump(mode="json"), inputs(config), [out / TABLE, out / SEARCHES], counts, started)
+    return out
+
+
+# ------------------------------------------------------------------------------------------------------------- find
+
+
+def find(paths: list[Path]) -> tuple[list[list[Path]], list[Path]]:
+    """The searches under `paths` (each a list of roots: a resumed run may have several) and the gateway journals.
+
+    Raises EftError for a path that does not exist or holds nothing that a reader knows.
+    """
+    roots: dict[Path, Path] = {}  # resolved -> as given, so that nothing is read twice
+    journals: dict[Path, Path] = {}
+    for path in paths:
+        if not path.exists():
+            raise EftError("this run does not exist", where=path)
+        before = len(roots) + len(journals)
+        found = False
+        for kind, place in _walk(path):
+            found = True
+            (journals if kind == "journal" else roots).setdefault(place.resolve(), place)
+        if not found:
+            empty = path.is_dir() and not any(path.iterdir()) or path.is_file() and path.stat().st_size == 0
+            raise EftError("there are no search logs here", where=path,
+                           why="it is empty" if empty else f"nothing in it looks like a log of {' or '.join(KNOWN)}",
+                           way_out="name the folder that an OpenEvolve run wrote (the one with checkpoints/, logs/ or "
+                                   "evolution_trace.*), or a gateway journal")  # fmt: skip
+        if len(roots) + len(journals) == before:
+            print(f"harvest: {path} was named twice", file=sys.stderr)
+    # A root inside another one is part of it.
+    top = [r for r in roots if not any(r != other and r.is_relative_to(other) for other in roots)]
+    return _same_search([roots[r] for r in sorted(top)]), [journals[j] for j in sorted(journals)]
+
+
+KNOWN = ("OpenEvolve", "the gateway")
+
+
+def _walk(path: Path) -> Iterator[tuple[str, Path]]:
+    """("search", folder or trace file) and ("journal", file) at or below `path`. Links to folders are not followed."""
+    if path.is_file():
+        if gateway.is_journal(path):
+            yield "journal", path
+        elif openevolve.is_trace(path):
+            yield "search", path
+        return
+    claimed: list[Path] = []
+    for place, folders, files in os.walk(path):
+        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        folder = Path(place)
+        for name in sorted(files):
+            if name.endswith(".jsonl") and gateway.is_journal(folder / name):
+                yield "journal", folder / name
+        # What lies below a search belongs to it; the walk goes on only to find journals.
+        if not any(folder.is_relative_to(c) for c in claimed) and openevolve.claims(folder, set(folders), set(files)):
+            claimed.append(folder)
+            yield "search", folder
+
+
+def _same_search(roots: list[Path]) -> list[list[Path]]:
+    """Roots grouped into searches: a run that was resumed in another folder copied its programs, ids and all."""
+    if len(roots) < 2:
+        return [[r] for r in roots]
+    owner: dict[str, int] = {}
+    group = list(range(len(roots)))
+
+    def top(i: int) -> int:
+        while group[i] != i:
+            i = group[i]
+        return i
+
+    for i, root in enumerate(roots):
+        if about(root):  # ours: one folder each, and seeded, so that two of them may well use the same ids
+            continue
+        for program in openevolve.ids_of(root):
+            j = owner.setdefault(program, i)
+            group[max(top(i), top(j))] = min(top(i), top(j))
+    joined: dict[int, list[Path]] = defaultdict(list)
+    for i, root in enumerate(roots):
+        joined[top(i)].append(root)
+    return list(joined.values())
+
+
+# ------------------------------------------------------------------------------------------------------------- read
+
+
+def _rows(groups: list[list[Path]], journals: list[Path], options: Options, report: list[Search]) -> Iterator[Transition]:
+    """All transitions, one search in memory at a time; `report` is filled on the way."""
+    names: set[str] = set()
+    left, pairs = list(journals), set()
+    for roots in groups:
+        search = openevolve.read(roots, options)
+        _unique(search, names, roots[0])
+        mine = [j for j in left if _belongs(j, search)]
+        for journal in mine:
+            left.remove(journal)
+            search.rows = gateway.add_reasoning(search.rows, journal, Problems())
+        search.counts["with_reasoning"] = sum(bool(r.reasoning) for r in search.rows)
+        own = {gateway.pair(r) for r in search.rows} if journals else set()
+        pairs |= own
+        yield from _handed_over(search, report)
+        for journal in mine:
+            yield from _proposals(journal, options, report, names, known=own, ours=search.about, name=search.name)
+    for journal in left:  # the scaffold's own logs are elsewhere, or it is one that we have no reader for
+        yield from _proposals(journal, options, report, names, known=pairs)
+
+
+def _proposals(journal: Path, options: Options, report: list[Search], names: set[str], **about_it) -> Iterator[Transition]:
+    search = gateway.read(journal, options, **about_it)
+    if not about_it.get("name"):
+        _unique(search, names, journal)
+    yield from _handed_over(search, report)
+
+
+def _handed_over(search: Search, report: list[Search]) -> Iterator[Transition]:
+    """The rows, which are then let go: the report needs only the counts."""
+    search.counts["transitions"] = len(search.rows)
+    report.append(search)
+    rows, search.rows = search.rows, []
+    yield from rows
+
+
+def _unique(search: Search, names: set[str], root: Path) -> None:
+    """Two runs of one name (many folders are called `run1`) get their parent folder's name in front, then a number."""
+    parent = (root if root.is_dir() else root.parent).resolve().parent.name
+    longer = f"{text(parent)}/{search.name}"
+    choices = itertools.chain([search.name, longer], (f"{longer}#{n}" for n in itertools.count(2)))
+    name = next(n for n in choices if n not in names)
+    names.add(name)
+    if name != search.name:
+        search.rows = [r.replace(run=name, id=transition_id(name, r.parent_id, r.child_id),
+                                 task=name if r.task == search.name else r.task) for r in search.rows]  # fmt: skip
+        search.name = name
+
+
+def _belongs(journal: Path, search: Search) -> bool:
+    """A journal is a search's when it lies in its folder, or bears the search's id."""
+    here = journal.resolve()
+    if any(here.is_relative_to(root.resolve()) for root in search.roots):
+        return True
+    ours = text(search.about.get("search"))
+    return journal.stem == ours if ours else any(journal.stem == root.name for root in search.roots)
+
+
+# ----------------------------------------------------------------------------------------------------------- report
+
+
+def total(report: list[Search]) -> dict[str, int]:
+    """The counts of all searches together."""
+    counts: Counter[str] = Counter(searches=sum(s.scaffold != "gateway" for s in report), transitions=0)
+    for search in report:
+        counts.update(search.counts)
+    counts["cut_off"] = sum(any("cut off" in n for n in s.notes) for s in report)
+    counts.pop("logs", None)
+    counts.pop("children", None)
+    return dict(counts)
+
+
+def _as_json(search: Search) -> dict:
+    return {"name": search.name, "scaffold": search.scaffold, "release": search.release,
+            "roots": [str(r) for r in search.roots], "about": search.about, "counts": search.counts,
+            "failures": search.failures, "notes": search.notes, "bad_files": search.problems.found}  # fmt: skip
+
+
+def _shortfall(search: Search) -> str:
+    if search.notes and not search.counts.get("programs"):
+        return search.notes[0]
+    made = search.counts.get("programs", search.counts.get("replies", 0))
+    kind = "programs (seeds and copies)" if "programs" in search.counts else "replies, no evaluated proposals"
+    bad = f", {len(search.problems)} files could not be read (first: {': '.join(search.problems.found[0])})" if search.problems else ""
+    return f"{made} {kind}{bad}"
+
+
+def _say(report: list[Search], counts: dict[str, int]) -> None:
+    """What was found, search by search, on standard error."""
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    for s in report:
+        c = s.counts
+        if s.scaffold == "gateway":
+            if not c["proposals"]:
+                continue
+            say(f"{s.name} (gateway journal): {c['transitions']} proposals as transitions; "
+                f"{c['proposals_in_scaffold']} more are the scaffold's own children")  # fmt: skip
+        else:
+            release = f" {s.release}" if s.release else ""
+            failed = f"{c['failed_iterations']} failed" if "failed_iterations" in c else "failed ones not logged"
+            say(f"{s.name} ({s.scaffold}{release}): {c['iterations']} iterations, {failed}, "
+                f"{c['children']} children of {c['programs']} programs; {c['with_prompt']} with prompt, "
+                f"{c['with_response']} with response; parent missing {c['parent_missing']}"
+                f" ({c['parent_recovered']} recovered from the prompt); "
+                f"replay: {c['replay_match']} match, {c['replay_mismatch']} mismatch, {c['replay_unknown']} unknown")  # fmt: skip
+        for reason, number in list(s.failures.items())[:NAMED]:
+            say(f"  failed x{number}: {reason}")
+        for note in s.notes:
+            say(f"  warning: {note}")
+        for where, why in s.problems.found[:NAMED]:
+            say(f"  bad file: {where}: {why}")
+        if len(s.problems) > NAMED:
+            say(f"  … and {len(s.problems) - NAMED} more bad files, see {SEARCHES}")
+    say(f"harvest: {counts['transitions']} transitions from {counts['searches']} searches")

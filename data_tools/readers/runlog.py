@@ -1,0 +1,79 @@
+"""The run log of OpenEvolve: the only place that tells of iterations which left no program.
+
+Read for counts, never for content: which iterations were done, which failed and why, which programs were made, and
+whether the run came to its end. Lines as written by 0.0.x to 0.4.x.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_MADE = re.compile(r"Iteration (\d+): (?:Program|Child) (\S+) ")
+_FAILED = re.compile(r"Iteration (\d+) error: (.*)")
+_TIMED_OUT = re.compile(r"Iteration (\d+) timed out")
+_BROKEN = re.compile(r"Error (?:processing result from|submitting|in) iteration (\d+)[:.]? ?(.*)")
+_PLANNED = re.compile(r"Starting .*evolution from iteration (\d+) for (\d+) iterations")
+_FINISHED = re.compile(r"Evolution complete(?:d\b|\.)")
+_TOKENS = re.compile(r" \| tokens: .*$")
+
+
+@dataclass
+class RunLog:
+    """What the logs of one search show. A resumed search has several logs; they are read in the order of their names."""
+
+    files: list[str] = field(default_factory=list)
+    made: dict[str, int] = field(default_factory=dict)  # program id -> iteration
+    failures: list[tuple[int, str]] = field(default_factory=list)  # (iteration, reason)
+    planned: int = 0  # iterations that were asked for, all starts together
+    finished: bool = True  # the last log tells that the run came to an end
+
+    @property
+    def iterations(self) -> int:
+        """How many distinct iterations came to a result, good or bad."""
+        return len(set(self.made.values()) | {i for i, _ in self.failures})
+
+    def reasons(self) -> dict[str, int]:
+        """Failures by reason, numbers left out, most frequent first."""
+        counts = Counter(re.sub(r"\d+", "N", reason)[:120] for _, reason in self.failures)
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def read(files: list[Path]) -> RunLog:
+    """The run logs among `files` (other logs are passed over), in the order of their names."""
+    log = RunLog()
+    for file in sorted(files, key=lambda f: f.name):
+        _read_one(file, log)
+    return log
+
+
+def _read_one(file: Path, log: RunLog) -> None:
+    known, finished = False, False
+    try:
+        with open(file, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if "teration" not in line and "Evolution complete" not in line:
+                    known = known or "openevolve" in line
+                    continue
+                if m := _MADE.search(line):
+                    log.made[m[2]] = int(m[1])
+                elif m := _FAILED.search(line):
+                    log.failures.append((int(m[1]), _TOKENS.sub("", m[2]).strip()))
+                elif m := _TIMED_OUT.search(line):
+                    log.failures.append((int(m[1]), "timed out"))
+                elif m := _BROKEN.search(line):
+                    log.failures.append((int(m[1]), m[2].strip() or "unknown error"))
+                elif m := _PLANNED.search(line):
+                    log.planned += int(m[2])
+                elif _FINISHED.search(line):
+                    finished = True
+                else:
+                    continue
+                known = True
+    except OSError:
+        return
+    if known:
+        log.files.append(str(file))
+        log.finished = finished

@@ -1,0 +1,62 @@
+"""What every reader returns: one search, as transitions, with what was found and what was missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from data_tools.readers.files import Problems, Unreadable, read_object, text
+from eft.records import Transition
+
+# Folder names that say nothing about the search in them: the run is named after the folder around it.
+GENERIC = {"openevolve_output", "checkpoints", "programs", "output", "outputs", "logs", "db", "database", "best"}
+RUN_FILE = "run.json"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user says about logs that do not say it themselves. "" or None: not given."""
+
+    task: str = ""
+    domain: str = ""
+    role: str = ""
+    release: str = ""
+    diff_pattern: str | None = None
+
+
+@dataclass
+class Search:
+    """One search. `counts`: numbers for the report (see the reader); `notes`: what a user should be warned of."""
+
+    name: str
+    roots: list[Path]
+    scaffold: str
+    release: str = ""
+    about: dict[str, Any] = field(default_factory=dict)  # run.json, where the search was ours
+    rows: list[Transition] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)  # reason -> iterations that left no program
+    notes: list[str] = field(default_factory=list)
+    problems: Problems = field(default_factory=Problems)
+
+
+def run_name(root: Path) -> str:
+    """A run's name: its folder's, or the nearest one above whose name says something."""
+    start = root.resolve()
+    path = start.parent if start.is_file() else start
+    while (path.name in GENERIC or path.name.startswith("checkpoint_")) and path.parent != path:
+        path = path.parent
+    return text(path.name) or "run"
+
+
+def about(root: Path) -> dict[str, Any]:
+    """The `run.json` in a folder, which says what our own searches were about; {} where there is none."""
+    file = (root.parent if root.is_file() else root) / RUN_FILE
+    if not file.is_file():
+        return {}
+    try:
+        found = read_object(file)
+    except Unreadable:
+        return {}
+    return found if "task" in found else {}
