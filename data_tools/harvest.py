@@ -34,6 +34,7 @@ from eft.records import TABLE, Transition, transition_id, write_transitions
 
 SEARCHES = "searches.json"
 NAMED = 5  # bad files named on the terminal; all of them are in searches.json
+SHOWN = 12  # searches told of on the terminal
 
 
 class Config(StageConfig):
@@ -221,7 +222,7 @@ def _belongs(journal: Path, search: Search) -> bool:
 
 def total(report: list[Search]) -> dict[str, int]:
     """The counts of all searches together."""
-    counts: Counter[str] = Counter(searches=sum(s.scaffold != "gateway" for s in report), transitions=0)
+    counts: Counter[str] = Counter(searches=len({s.name for s in report}), transitions=0)
     for search in report:
         counts.update(search.counts)
     counts["cut_off"] = sum(any("cut off" in n for n in s.notes) for s in report)
@@ -246,26 +247,25 @@ def _shortfall(search: Search) -> str:
 
 
 def _say(report: list[Search], counts: dict[str, int]) -> None:
-    """What was found, search by search, on standard error."""
+    """What was found, search by search (the first ones, and all that something is amiss with), on standard error."""
 
     def say(line: str) -> None:
         print(line, file=sys.stderr)
 
+    shown = 0
     for s in report:
-        c = s.counts
+        c, amiss = s.counts, bool(s.notes or s.problems)
+        if s.scaffold == "gateway" and not c["proposals"] and not amiss:
+            continue
+        if shown >= SHOWN and not (amiss and shown < 3 * SHOWN):
+            continue
+        shown += 1
         if s.scaffold == "gateway":
-            if not c["proposals"]:
-                continue
             say(f"{s.name} (gateway journal): {c['transitions']} proposals as transitions; "
                 f"{c['proposals_in_scaffold']} more are the scaffold's own children")  # fmt: skip
         else:
             release = f" {s.release}" if s.release else ""
-            failed = f"{c['failed_iterations']} failed" if "failed_iterations" in c else "failed ones not logged"
-            say(f"{s.name} ({s.scaffold}{release}): {c['iterations']} iterations, {failed}, "
-                f"{c['children']} children of {c['programs']} programs; {c['with_prompt']} with prompt, "
-                f"{c['with_response']} with response; parent missing {c['parent_missing']}"
-                f" ({c['parent_recovered']} recovered from the prompt); "
-                f"replay: {c['replay_match']} match, {c['replay_mismatch']} mismatch, {c['replay_unknown']} unknown")  # fmt: skip
+            say(f"{s.name} ({s.scaffold}{release}): {_found(c)}")
         for reason, number in list(s.failures.items())[:NAMED]:
             say(f"  failed x{number}: {reason}")
         for note in s.notes:
@@ -274,4 +274,17 @@ def _say(report: list[Search], counts: dict[str, int]) -> None:
             say(f"  bad file: {where}: {why}")
         if len(s.problems) > NAMED:
             say(f"  … and {len(s.problems) - NAMED} more bad files, see {SEARCHES}")
+    if shown < len(report):
+        say(f"… and {len(report) - shown} more logs, see {SEARCHES}")
+    if counts["searches"] > 1:
+        say(f"all of them: {_found({'failed_iterations': 0, **counts, 'children': counts['transitions']})}")
     say(f"harvest: {counts['transitions']} transitions from {counts['searches']} searches")
+
+
+def _found(c: dict[str, int]) -> str:
+    """What a search's logs had, in words."""
+    failed = f"{c['failed_iterations']} failed" if "failed_iterations" in c else "failed ones not logged"
+    recovered = f" ({c['parent_recovered']} recovered from the prompt)" if c["parent_missing"] else ""
+    return (f"{c['iterations']} iterations, {failed}, {c['children']} children of {c['programs']} programs; "
+            f"{c['with_prompt']} with prompt, {c['with_response']} with response; parent missing {c['parent_missing']}{recovered}; "
+            f"replay: {c['replay_match']} match, {c['replay_mismatch']} mismatch, {c['replay_unknown']} unknown")  # fmt: skip

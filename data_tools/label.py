@@ -23,9 +23,10 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from data_tools.scores import COMBINED, DEFAULT_FEATURES, FLAGS, MARKERS, Verdict, counts_booleans, judge, number
+from data_tools.source import check
 from eft import manifest
 from eft.config import StageConfig
-from eft.errors import EftError, UsageError
+from eft.errors import EftError
 from eft.records import TABLE, Label, ScoreKind, Transition, Validity, read_transitions, write_transitions
 
 
@@ -46,8 +47,7 @@ def inputs(config: Config) -> list[Path]:
 
 def run(config: Config) -> Path:
     started, source, out = time.time(), config.path(config.source), config.out()
-    if out.resolve() == source.resolve():
-        raise UsageError("the output folder is the input", where=out, way_out="give another -o OUT")
+    check(source, out, "harvest")
     has_key, names = _survey(source, config.score_key or COMBINED)
     if config.score_key and not any(has_key.values()):
         raise EftError(f"no program has a metric called '{config.score_key}'", where=source,

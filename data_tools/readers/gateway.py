@@ -65,7 +65,7 @@ def _with_reply(row: Transition, replies: list[dict[str, Any]] | None) -> Transi
 def read(journal: Path, options: Options, *, ours: dict[str, Any] | None = None, known: set[Pair] = frozenset(),
          name: str = "") -> Search:  # fmt: skip
     """The proposals of one journal. `known`: edits that the scaffold's logs already have; `ours`: the search's run.json."""
-    ours = ours or about(journal)
+    ours = ours or about(journal) or about(journal.parent.parent / journal.stem)  # as `eft collect` lays them out
     search = Search(name or journal.stem, [journal], "gateway", about=ours)
     counts: Counter[str] = Counter()
     numbers: Counter[int] = Counter()
@@ -102,7 +102,7 @@ def _row(record: dict[str, Any], index: int, number: int, search: Search, option
     parent, child, ours = text(parent), text(child), search.about
     system, user = _messages(record)
     response = text(record.get("response"))
-    kind, state = _replay(parent, child, response, user)
+    kind, state, child = _replay(parent, child, response, user)
     ids = f"code:{code_hash(parent)}", f"{search.name}:{index}:{number}"
     usage = mapping(record.get("usage"))
     return Transition(
@@ -141,11 +141,15 @@ def _messages(record: dict[str, Any]) -> tuple[str, str]:
     return system, user
 
 
-def _replay(parent: str, child: str, response: str, user: str) -> tuple[str, str]:
-    """(edit kind, replay state) under the newest dialect, which is what the gateway's searches run."""
+def _replay(parent: str, child: str, response: str, user: str) -> tuple[str, str, str]:
+    """(edit kind, replay state, child) under the newest dialect, which is what the gateway's searches run.
+
+    A mutator may have evaluated its child with other white space at the ends than the scaffold keeps (a rewrite is
+    stripped); the row holds what the scaffold makes of the reply.
+    """
     asked = prompts.edit_kind(user)
     for kind in [asked, "rewrite" if asked == "diff" else "diff"] if asked else ["diff", "rewrite"]:
         edit = edits.apply(parent, response, kind=kind) if response else None
-        if edit and edit.child == child:
-            return kind, "match"
-    return (asked if response else ""), ("mismatch" if response else "unknown")
+        if edit and code_hash(edit.child) == code_hash(child):
+            return kind, "match", edit.child
+    return (asked if response else ""), ("mismatch" if response else "unknown"), child

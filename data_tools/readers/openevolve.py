@@ -192,6 +192,14 @@ def _failure_reasons(files: list[Path], problems: Problems) -> dict[str, int]:
     return log.reasons()
 
 
+def _came_to_its_end(search: Search, log: runlog.RunLog) -> bool:
+    """Whether a run whose log has no word of completion was finished all the same: all iterations that it set out to do
+    are there, or (our own searches, which quieten the log) its result is."""
+    if any((root / "result.json").is_file() for root in search.roots):
+        return bool(search.about)
+    return 0 < log.planned <= log.iterations
+
+
 def _notes(search: Search, found: Files, log: runlog.RunLog) -> list[str]:
     """What a user must know about this search's logs."""
     notes, counts = [], search.counts
@@ -201,7 +209,7 @@ def _notes(search: Search, found: Files, log: runlog.RunLog) -> list[str]:
         return [f"nothing but a log was written: {counts['iterations']} iterations in it, {len(log.made)} children made, "
                 f"{counts.get('failed_iterations', 0)} iterations failed"
                 + ("" if log.finished else "; the run was cut off before it wrote a trace or a checkpoint")]  # fmt: skip
-    if log.files and not log.finished:
+    if log.files and not log.finished and not _came_to_its_end(search, log):
         planned = f" of {log.planned}" if log.planned else ""
         notes.append(f"the run was cut off: its log ends after {counts['iterations']}{planned} iterations, "
                      "without a word of completion")  # fmt: skip

@@ -1,0 +1,80 @@
+"""Split by task, and choose rows: which tasks validate, which rows of a task stay. Deterministic for a seed.
+
+Rows of one task look alike (the same program, its ancestors and their edits), so a split by rows would let the
+validation set see the training set. Nothing here depends on the order of rows, on Python's hash seed or on a clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from eft.records import Transition, code_hash
+
+
+def rank(seed: int, *names: str) -> bytes:
+    """A place in a random order that is the same everywhere and always."""
+    return hashlib.sha256("\0".join([str(seed), *names]).encode("utf-8", "replace")).digest()
+
+
+def validation_tasks(improved: Counter[str], others: Iterable[str], share: float, seed: int) -> set[str]:
+    """The tasks that validate: `share` of all tasks, at least one where there are two, never the last one to train on.
+
+    `improved`: improved rows by task; `others`: tasks without any. Only tasks with improved rows are chosen, so that
+    neither side of the split is empty.
+    """
+    tasks = sorted(improved)
+    if share <= 0 or len(tasks) < 2:
+        return set()
+    wanted = max(1, round(share * len(set(tasks) | set(others))))
+    return set(sorted(tasks, key=lambda t: rank(seed, "task", t))[: min(wanted, len(tasks) - 1)])
+
+
+def validation_parents(rows: list[Transition], share: float, seed: int) -> set[str]:
+    """For a single task: the parents (by code) whose children validate, about `share` of the rows; never all of them.
+
+    A weaker split: parents and children of the two sides are related. Better than none for watching a training, no
+    evidence that anything was learned.
+    """
+    by_parent: dict[str, int] = Counter(parent_of(r) for r in rows)
+    if share <= 0 or len(by_parent) < 2:
+        return set()
+    chosen: set[str] = set()
+    size, wanted = 0, share * len(rows)
+    for parent in sorted(by_parent, key=lambda p: rank(seed, "parent", p)):
+        if size >= wanted or len(chosen) == len(by_parent) - 1:
+            break
+        if size and size + by_parent[parent] > 2 * wanted:
+            continue  # a parent with half of all children (the seed, often) would swallow the training set
+        chosen.add(parent)
+        size += by_parent[parent]
+    return chosen
+
+
+def parent_of(row: Transition) -> str:
+    """The parent's identity: its code, or its id where the code was lost."""
+    return code_hash(row.parent_code) if row.parent_code else row.parent_id
+
+
+def capped(rows: list[Transition], cap: int | None, order: str, seed: int) -> list[Transition]:
+    """At most `cap` rows of each task: a random sample (`order` "random"), or those that changed the score most, relative
+    to the parent's ("gain"). In input order."""
+    if cap is None:
+        return rows
+    by_task: dict[str, list[Transition]] = defaultdict(list)
+    for row in rows:
+        by_task[row.task].append(row)
+    kept: set[str] = set()
+    for members in by_task.values():
+        if order == "gain":
+            members.sort(key=lambda r: (-abs(relative_delta(r)), rank(seed, "row", r.id)))
+        else:
+            members.sort(key=lambda r: rank(seed, "row", r.id))
+        kept |= {r.id for r in members[:cap]}
+    return [r for r in rows if r.id in kept]
+
+
+def relative_delta(row: Transition) -> float:
+    """Change of the score over the size of the parent's; over 1 where the parent's is 0. 0 where there is no delta."""
+    return (row.delta or 0.0) / (abs(row.parent_score or 0.0) or 1.0)
