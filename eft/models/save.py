@@ -1,0 +1,48 @@
+"""Write models as folders that everybody can load, and make sure that the weights are all there."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+from eft.errors import EftError
+
+
+def save_model(model: Any, tokenizer: Any, out: Path) -> None:
+    """Write `model` (plain weights, safetensors) and `tokenizer` with its chat template into the folder `out`."""
+    model.save_pretrained(out, max_shard_size="5GB")
+    tokenizer.save_pretrained(out)
+    readable(out)
+
+
+def readable(folder: Path) -> None:
+    """safetensors writes files that only their owner can read."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.chmod(0o644)
+
+
+def stored_parameters(folder: Path) -> int:
+    """How many numbers the safetensors files of a folder hold, read from their headers."""
+    total = 0
+    for file in sorted(folder.glob("*.safetensors")):
+        with open(file, "rb") as f:
+            (size,) = struct.unpack("<Q", f.read(8))
+            header = json.loads(f.read(size))
+        for name, tensor in header.items():
+            if name != "__metadata__":
+                count = 1
+                for side in tensor["shape"]:
+                    count *= side
+                total += count
+    return total
+
+
+def check_weights(folder: Path, expected: int) -> None:
+    """Raise EftError unless `folder` holds at least `expected` parameters: ZeRO-3 without gathering writes empty tensors."""
+    stored = stored_parameters(folder)
+    if stored < expected:
+        raise EftError("the saved model has lost weights", where=folder, why=f"{stored:,} of {expected:,} parameters were written",
+                       way_out="under ZeRO-3, set zero3_save_16bit_model: true in the accelerate config")  # fmt: skip

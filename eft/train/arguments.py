@@ -1,0 +1,109 @@
+"""A recipe's words as the arguments of TRL's trainers.
+
+Every argument that eft decides has a name of its own in the recipe; all others can be given in the section `trainer:`, by
+their names in TRL. What is set in both places, or is unknown, is an error that names the nearest valid one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+from typing import Any
+
+from eft.errors import UsageError, nearest
+from eft.train.config import TrainConfig
+from eft.train.launch import Asked
+
+# arguments that eft sets itself, and the recipe's key that decides them ("": the launch or the data do)
+OURS = {
+    "output_dir": "output", "per_device_train_batch_size": "micro_batch", "per_device_eval_batch_size": "micro_batch",
+    "gradient_accumulation_steps": "global_batch", "learning_rate": "learning_rate", "lr_scheduler_type": "schedule",
+    "warmup_steps": "warmup", "weight_decay": "weight_decay", "max_grad_norm": "max_grad_norm", "max_steps": "steps",
+    "num_train_epochs": "epochs", "bf16": "precision", "fp16": "precision", "gradient_checkpointing": "activation_checkpointing",
+    "max_length": "max_tokens", "logging_steps": "log_every", "save_steps": "save_every", "save_total_limit": "keep", "seed": "seed",
+    "data_seed": "seed", "report_to": "report_to", "use_cpu": "launch", "train_sampling_strategy": "", "save_strategy": "save_every",
+    "resume_from_checkpoint": "", "deepspeed": "launch", "fsdp": "launch", "fsdp_config": "launch", "eval_strategy": "eval_rows",
+    "beta": "beta", "desirable_weight": "desirable_weight", "undesirable_weight": "undesirable_weight", "loss_type": "",
+    "disable_tqdm": "", "logging_nan_inf_filter": "", "remove_unused_columns": "", "shuffle_dataset": "", "model_init_kwargs": "model",
+}  # fmt: skip
+
+
+def build(kind: type, config: TrainConfig, asked: Asked, **extra: Any) -> Any:
+    """An instance of `kind` (SFTConfig or KTOConfig), which joins the process group. The steps are set later, from the data.
+
+    Raises UsageError for unknown or doubly set keys of `config.trainer`, and for what TRL refuses.
+    """
+    import torch
+
+    known = {f.name for f in dataclasses.fields(kind) if f.init}
+    for key in config.trainer:
+        if key in OURS:
+            raise UsageError(f"`trainer: {key}` is decided by eft", way_out=f"set `{OURS[key]}`" if OURS[key] else "leave it out")
+        if key not in known:
+            raise UsageError(f"unknown key 'trainer.{key}'", why=f"{kind.__name__} has no such argument", way_out=nearest(key, known - set(OURS)))
+    cpu = asked.cpu or not torch.cuda.is_available()
+    if cpu:
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed would guess, and warn that it did
+    values = {
+        "output_dir": str(config.out()),
+        "per_device_train_batch_size": config.micro_batch,
+        "per_device_eval_batch_size": config.micro_batch,
+        "gradient_accumulation_steps": config.accumulation(asked.ranks),
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": config.schedule,
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        "max_steps": 1,  # until the data are counted
+        "bf16": config.precision == "bf16",
+        "fp16": False,
+        "gradient_checkpointing": config.activation_checkpointing,
+        "max_length": None,  # rows over the budget are gone already; TRL would cut them
+        "logging_steps": config.log_every,
+        "logging_first_step": True,
+        "logging_nan_inf_filter": False,  # it replaces a NaN loss by an average, in silence
+        "save_strategy": "steps",
+        "save_steps": config.save_every,
+        "save_total_limit": None,  # TRL deletes the old checkpoint before all ranks have written the new one; see callbacks
+        "train_sampling_strategy": "sequential",  # data.py decided the order
+        "seed": config.seed,
+        "report_to": config.report_to or "none",
+        "disable_tqdm": True,  # our own progress bar
+        "use_cpu": cpu,
+        "dataloader_pin_memory": not cpu,
+        "ddp_find_unused_parameters": False,
+        "remove_unused_columns": True,
+    }
+    try:
+        return kind(**{**values, **extra, **config.trainer})
+    except (ValueError, TypeError) as e:
+        raise UsageError("TRL does not accept these trainer arguments", why=str(e).strip().splitlines()[0]) from None
+
+
+def attention(config: TrainConfig, cpu: bool) -> str:
+    """The attention kernel to load the model with: as told, or the fastest that is there and exact."""
+    if config.attention != "auto":
+        return config.attention
+    return "flash_attention_2" if not cpu and importlib.util.find_spec("flash_attn") else "sdpa"
+
+
+def load_dtype(config: TrainConfig, asked: Asked) -> str:
+    """The dtype to load weights in. DeepSpeed makes its float32 master weights from bfloat16 ones; frozen weights under
+    adapters need no master; autocast and FSDP want float32."""
+    if config.precision == "fp32":
+        return "float32"
+    if config.precision == "bf16_weights" or asked.kind == "deepspeed" or config.lora is not None:
+        return "bfloat16"
+    return "float32"
+
+
+def lora(config: TrainConfig) -> Any:
+    """The PEFT config of `config.lora`, or None."""
+    if config.lora is None:
+        return None
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=config.lora.rank, lora_alpha=config.lora.alpha, lora_dropout=config.lora.dropout, target_modules=config.lora.targets,
+        task_type="CAUSAL_LM",
+    )  # fmt: skip

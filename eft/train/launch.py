@@ -1,0 +1,312 @@
+"""From one command to the ranks of a training, and the proof that they are what was asked for.
+
+    eft sft --config recipes/M/sft.yaml --launch zero2
+    accelerate launch --config_file accelerate_configs/zero2.yaml -m eft.train.sft recipes/M/sft.yaml
+
+do the same. `start` is the first form: it starts the second as a process and turns whatever goes wrong into one message.
+`as_rank` is what every launched process runs. `prove` compares what was asked (the launcher's own command line and config
+file, and the environment that it made) with what Accelerate then set up. That matters, because Accelerate accepts launches
+that train something else in silence: one process where two were asked for, two trainings of one rank each into the same
+folder, plain DDP where the file says ZeRO.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eft import config as configs
+from eft import manifest, resources
+from eft.errors import EftError, UsageError
+from eft.train.config import TrainConfig
+
+ERRORS = "EFT_RANK_ERRORS"  # environment variable: the file in which a rank leaves its error for the process that started it
+AGAIN = "EFT_TRAIN_AGAIN"  # environment variable: train even where the output is up to date (eft decided so already)
+MODULES = {"sft": "eft.train.sft", "kto": "eft.train.kto"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a launch says that it is. `kind`: none, ddp, deepspeed or fsdp; `ranks` in all; `stage`: of ZeRO, else None."""
+
+    name: str
+    kind: str = "none"
+    ranks: int = 1
+    stage: int | None = None
+    cpu: bool = False
+
+
+KINDS = {"NO": "none", "MULTI_GPU": "ddp", "MULTI_CPU": "ddp", "DEEPSPEED": "deepspeed", "FSDP": "fsdp"}
+
+
+def read(file: Path, ranks: int | None = None) -> Asked:
+    """What the accelerate config `file` asks for. CPU twins are told by their name, cpu*.yaml: their content has to be that
+    of a GPU launch, since Accelerate starts a single process for a config that says MULTI_CPU. Raises UsageError."""
+    data = configs.read_yaml(file)
+    kind = KINDS.get(str(data.get("distributed_type", "NO")).upper())
+    if kind is None:
+        raise UsageError("this kind of launch is not supported", where=file, why=f"distributed_type: {data['distributed_type']}",
+                         way_out=f"use one of {', '.join(KINDS)}")  # fmt: skip
+    stage = None
+    if kind == "deepspeed":
+        section = data.get("deepspeed_config") or {}
+        stage = section.get("zero_stage")
+        if section.get("deepspeed_config_file"):
+            inner = configs.read_yaml(Path(section["deepspeed_config_file"]))  # JSON is YAML
+            stage = (inner.get("zero_optimization") or {}).get("stage")
+    count = ranks or int(data.get("num_processes") or 1)
+    return Asked(file.stem, kind, count, stage, file.stem.startswith("cpu") or data.get("use_cpu") is True)
+
+
+def choose(config: TrainConfig) -> tuple[Path, Asked]:
+    """The launch config of `config` and what it asks for. Raises UsageError where this machine cannot hold it."""
+    name = config.launch
+    gpus = _gpus()
+    if name == "auto":
+        name = "single_gpu" if gpus else "cpu"
+    file = resources.path("accelerate_configs", name)
+    asked = read(file, config.ranks)
+    machines = int(configs.read_yaml(file).get("num_machines") or 1)
+    room = gpus if gpus and not asked.cpu else os.cpu_count() or 1
+    if asked.ranks > room * machines:
+        raise UsageError(f"launch '{asked.name}' starts {asked.ranks} ranks", where=file,
+                         why=f"this machine has {gpus} GPUs" if gpus else f"this machine has no GPU that torch can use, and {room} CPU cores",
+                         way_out="give --ranks N, or another --launch")  # fmt: skip
+    config.accumulation(asked.ranks)
+    return file, asked
+
+
+def _gpus() -> int:
+    """How many GPUs torch can use. torch is imported only where it was built for any."""
+    from importlib.util import find_spec
+
+    spec = find_spec("torch")
+    version = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
+    if version is None or not version.is_file():
+        raise EftError("torch is not installed", way_out="install the training environment: make env")
+    known: dict[str, Any] = {}
+    exec(version.read_text(), known)  # torch/version.py only assigns constants; importing it would import all of torch
+    if known.get("cuda") is None and known.get("hip") is None:
+        return 0
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def start(verb: str, config: TrainConfig) -> Path:
+    """Train: launch the ranks, show what they print, wait. Returns the output folder.
+
+    Raises the rank's own EftError, or EftError naming the log where a rank died of something else.
+    """
+    config.check()
+    file, asked = choose(config)
+    out = config.out()
+    with manifest.clear_disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    manifest.write_text(out / "config.yaml", configs.dump(config))
+    errors, log = out / ".error.json", out / "train.log"
+    errors.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file)]
+    if config.ranks is not None:
+        command += ["--num_processes", str(config.ranks)]
+    if asked.ranks > 1 and "num_machines: 1" in file.read_text():
+        command += ["--main_process_port", str(_free_port())]
+    command += ["-m", MODULES[verb], str(out / "config.yaml")]
+    env = {k: v for k, v in os.environ.items() if k != "ACCELERATE_USE_CPU"}  # the config decides, see prove()
+    env |= environment(asked.ranks) | {ERRORS: str(errors), AGAIN: "1", "EFT_TTY": str(int(sys.stderr.isatty()))}
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=_die_with_parent)
+    try:
+        with open(log, "ab") as sink:
+            while chunk := os.read(process.stdout.fileno(), 65536):  # type: ignore[union-attr]
+                sink.write(chunk)
+                sink.flush()
+                if not errors.exists():  # what follows an error is the launcher's traceback about it
+                    sys.stderr.buffer.write(chunk)
+                    sys.stderr.buffer.flush()
+        code = process.wait()
+    except KeyboardInterrupt:
+        with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
+            process.wait(timeout=20)
+        raise
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    if errors.exists():
+        raise _Rank(json.loads(errors.read_text()))
+    if code:
+        killed = -code if code < 0 else None
+        why = f"it was killed by signal {killed}" if killed else f"it ended with exit code {code}"
+        if b"Signal 9" in log.read_bytes()[-20000:] or killed == signal.SIGKILL or code == 137:
+            why += "; signal 9 is what a machine does that is out of memory: smaller micro_batch, or max_tokens"
+        raise EftError(f"'eft {verb}' failed", where=log, why=why, way_out="the log says more; the same command continues from "
+                       "the last complete checkpoint")  # fmt: skip
+    return out
+
+
+class _Rank(EftError):
+    """An error that a rank raised, raised again in the process that started it."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.exit_code = told.pop("exit_code")
+        super().__init__(told.pop("what"), **told)
+
+
+def environment(ranks: int) -> dict[str, str]:
+    """What a launch needs in its environment, and the user has not set.
+
+    Threads: all cores shared out among the ranks (two ranks that want all cores each collapse). PATH: ninja, with which
+    DeepSpeed builds its CPU communication. Telemetry of the libraries: off, a training has no business calling home.
+    """
+    threads = max(1, (os.cpu_count() or 1) // ranks)
+    defaults = {"OMP_NUM_THREADS": str(threads), "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "true",
+                "ACCELERATE_LOG_LEVEL": "error", "PYTHONUNBUFFERED": "1"}  # fmt: skip
+    env = {k: os.environ.get(k, v) for k, v in defaults.items()}
+    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return env
+
+
+def as_rank(verb: str, model: type[TrainConfig], train: Callable[[Any, Asked], Any], argv: list[str]) -> None:
+    """Be one launched rank: read the recipe, train, and on an EftError leave one message and its exit code."""
+    _die_with_parent()
+    try:
+        files = [a for a in argv if "=" not in a and not a.startswith("-")]
+        if len(files) != 1:
+            raise UsageError(f"usage: accelerate launch … -m {MODULES[verb]} RECIPE.yaml [a.b=value …]")
+        config = configs.load(model, Path(files[0]), tuple(a for a in argv if "=" in a), section=verb)
+        config.check()
+        asked = launched()
+        os.environ |= environment(asked.ranks)
+        _quiet()
+        train(config, asked)
+    except EftError as e:
+        target = os.environ.get(ERRORS)
+        if target:
+            told = {"what": e.what, "where": e.where, "why": e.why, "way_out": e.way_out, "exit_code": e.exit_code}
+            manifest.write_json(Path(target), told)
+        elif os.environ.get("RANK", "0") == "0":
+            print(f"error: {e}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(e.exit_code)  # other ranks may be waiting in a collective: no clean-up that would wait for them
+
+
+def launched() -> Asked:
+    """What the launcher of this process was asked for: its command line over its config file. Empty-handed (no launcher, or
+    one on another machine) what the environment says."""
+    import psutil
+
+    env = os.environ
+    kind = "none"
+    if env.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true":
+        kind = "deepspeed"
+    elif env.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+        kind = "fsdp"
+    elif int(env.get("WORLD_SIZE", "1")) > 1:
+        kind = "ddp"
+    stage = env.get("ACCELERATE_DEEPSPEED_ZERO_STAGE")
+    told = Asked("environment", kind, int(env.get("WORLD_SIZE", "1")), int(stage) if kind == "deepspeed" and stage else None)
+    try:
+        line = psutil.Process().parent().cmdline()
+    except (psutil.Error, AttributeError):
+        return told
+    place = next((i for i, a in enumerate(line) if Path(a).name in ("accelerate", "accelerate-launch") or a == "accelerate.commands.launch"), None)
+    if place is None:
+        return told
+    # the launcher's own options end where the training module is named
+    own = line[place + 1 :]
+    own = own[: next((i for i, a in enumerate(own) if a in ("-m", "--module") or a.endswith(".py")), len(own))]
+    options = dict(zip(own, own[1:], strict=False))
+    given = {k.lstrip("-").replace("-", "_"): v for k, v in options.items() if k.startswith("--")}
+    given |= {k: v for k, _, v in (a.lstrip("-").partition("=") for a in own if a.startswith("--") and "=" in a)}
+    asked = read(Path(given["config_file"])) if "config_file" in given else told
+    ranks = int(given.get("num_processes", asked.ranks))
+    if "--use_deepspeed" in own:
+        kind, stage = "deepspeed", given.get("zero_stage", stage)
+    elif "--multi_gpu" in own or (ranks > 1 and asked.kind == "none"):
+        kind = "ddp"
+    else:
+        kind, stage = asked.kind, asked.stage
+    name = asked.name if "config_file" in given else "command line"
+    return Asked(name, kind, ranks, int(stage) if stage is not None else None, asked.cpu or "--cpu" in own)
+
+
+def prove(asked: Asked, args: Any, accelerator: Any = None) -> None:
+    """Raise EftError unless the launch is the one that was asked for.
+
+    Called twice: with `args` (TrainingArguments, which join the process group) before anything is loaded, and with the
+    trainer's `accelerator`, which alone knows what kind of training was set up, before the first step.
+    """
+    import torch.distributed as dist
+
+    group = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    ranks = min(args.distributed_state.num_processes, group)
+    stage = args.deepspeed_plugin.zero_stage if args.deepspeed_plugin is not None else None
+    kind = KINDS.get(accelerator.distributed_type.value, accelerator.distributed_type.value) if accelerator else asked.kind
+    differences = []
+    if ranks != asked.ranks:
+        differences.append(f"{asked.ranks} ranks were asked for, {ranks} {'is' if ranks == 1 else 'are'} training together")
+    if (asked.kind == "deepspeed") != (stage is not None):
+        kind = "ddp" if stage is None else "deepspeed"
+    if kind != asked.kind:
+        differences.append(f"'{asked.kind}' was asked for, '{kind}' was set up")
+    if asked.stage is not None and stage is not None and stage != asked.stage:
+        differences.append(f"ZeRO stage {asked.stage} was asked for, stage {stage} was set up")
+    if differences:
+        raise EftError(
+            "the launch is not what it says", where=f"launch '{asked.name}'", why="; ".join(differences),
+            way_out="launch with one of the files in accelerate_configs/ (cpu_ddp, cpu_zero2, … on a machine without GPUs), or "
+            "'eft sft|kto --launch NAME'; unset ACCELERATE_USE_CPU",
+        )  # fmt: skip
+
+
+def hold(out: Path, patience: float = 10.0) -> Any:
+    """Hold the output folder for this process; keep what is returned alive. A killed holder lets go by itself.
+
+    Raises EftError where another process still trains into the folder after `patience` seconds.
+    """
+    import fcntl
+    import time
+
+    lock = open(out / ".lock", "w")  # noqa: SIM115 (held until the process ends)
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except OSError:
+            if time.monotonic() > deadline:
+                raise EftError("another training writes into this folder", where=out, why="two trainings would overwrite each other",
+                               way_out="wait for it, end it, or give another -o") from None  # fmt: skip
+            time.sleep(0.2)
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent dies, so that a killed command leaves no rank behind that goes on writing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _quiet() -> None:
+    """Silence what libraries print about themselves; warnings about the training stay."""
+    import warnings
+
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]

@@ -1,0 +1,198 @@
+"""What SFT and KTO do alike, around TRL's trainer: join the launch, resume, train, save, account.
+
+    run = join(...)        the launch is proven, the folder held, the point to resume from known
+    fit(run, trainer)      train with checkpoints, journal and alarms
+    finish(run, trainer)   OUT/final (a model folder), OUT/manifest.json; the checkpoints go
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import shutil
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eft import manifest
+from eft.errors import EftError
+from eft.models.load import locate, write_base
+from eft.models.save import check_weights, readable
+from eft.train import arguments, checkpoints, data, launch
+from eft.train.callbacks import JOURNAL, Alarms, Journal, read_journal
+from eft.train.config import TrainConfig
+from eft.train.launch import Asked
+
+
+@dataclass
+class Run:
+    """One training on this rank. `resume`: the checkpoint to continue from, or None. `model`: the name to load."""
+
+    verb: str
+    config: TrainConfig
+    asked: Asked
+    args: Any
+    started: float
+    resume: Path | None
+    identity: dict[str, Any]
+    lock: Any
+    parameters: int = 0
+    counts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def out(self) -> Path:
+        return self.config.out()
+
+    @property
+    def model(self) -> str:
+        return locate(self.config.model, self.config.root)
+
+    @property
+    def main(self) -> bool:
+        return self.args.distributed_state.is_main_process
+
+    def wait(self) -> None:
+        """A barrier of all ranks."""
+        self.args.distributed_state.wait_for_everyone()
+
+    def say(self, text: str) -> None:
+        """Print on stderr, once."""
+        if self.main:
+            print(f"{self.verb}: {text}", file=sys.stderr, flush=True)
+
+
+def join(verb: str, config: TrainConfig, asked: Asked, args: Any) -> Run | None:
+    """This rank's part in the training; None where it is finished and up to date. Raises EftError where the launch is not
+    what it says, another training holds the folder, or the checkpoints there belong to another training."""
+    import torch
+
+    started = time.time()
+    if args.use_cpu:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    launch.prove(asked, args)
+    out = config.out()
+    with manifest.clear_disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    run = Run(verb, config, asked, args, started, None, checkpoints.identity(config, asked), None)
+    done = manifest.up_to_date(out, verb, config.model_dump(mode="json"), config.sources()) and os.environ.get(launch.AGAIN) != "1"
+    run.wait()  # all have looked before anything changes
+    if done:
+        run.say(f"up to date, {out}")
+        return None
+    if run.main:
+        run.lock = launch.hold(out)
+        if (out / manifest.NAME).exists():  # a finished training, to be done again: what it left is not this one's
+            (out / manifest.NAME).unlink()
+            checkpoints.remove(checkpoints.checkpoints(out))
+    run.wait()
+    run.resume = checkpoints.resume_point(out, run.identity)
+    run.wait()
+    if run.main:
+        checkpoints.remove([f for f in checkpoints.checkpoints(out) if checkpoints.complete(f) is None])
+    return run
+
+
+def plan(run: Run, prepared: data.Prepared, model: Any) -> None:
+    """Set what depends on data and model in the trainer's arguments, and print what is about to be done."""
+    import torch
+
+    args, config, asked = run.args, run.config, run.asked
+    args.max_steps = prepared.steps
+    args.warmup_steps = math.ceil(config.warmup * prepared.steps)
+    if prepared.validation is None:
+        args.eval_strategy = type(args.eval_strategy)("no")
+    args.eval_steps = prepared.steps
+    args.eval_on_start = prepared.validation is not None and run.resume is None
+    run.parameters = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
+    run.counts = {**prepared.counts, "parameters": run.parameters}
+    kind = {"none": "one process", "ddp": "DDP", "deepspeed": f"DeepSpeed ZeRO-{asked.stage}", "fsdp": "FSDP2"}[asked.kind]
+    device = "CPU" if args.use_cpu else torch.cuda.get_device_name()
+    backend = f", {args.distributed_state.backend}" if asked.ranks > 1 else ""
+    dropped = {k.removeprefix("dropped_"): v for k, v in prepared.counts.items() if k.startswith("dropped_") and v}
+    run.say(f"{config.model} ({run.parameters:,} parameters{', LoRA' if config.lora else ''}), {prepared.counts['rows']} rows, "
+            f"dropped: {dropped or 'none'}")  # fmt: skip
+    run.say(f"launch '{asked.name}': world size {asked.ranks}, {kind}{backend}; {device}, {torch.get_num_threads()} threads")
+    run.say(f"precision {config.precision}, weights {next(model.parameters()).dtype}, attention {model.config._attn_implementation}, "
+            f"activation checkpointing {'on' if config.activation_checkpointing else 'off'}".replace("torch.", ""))  # fmt: skip
+    run.say(f"global batch {config.global_batch} = {config.micro_batch} per rank × {args.gradient_accumulation_steps} accumulated × {asked.ranks} "
+            f"ranks; {prepared.steps} steps ({prepared.counts['epochs']} epochs), {prepared.counts['tokens']:,} tokens, "
+            f"{prepared.counts['tokens'] // prepared.steps:,} a step")  # fmt: skip
+    if run.resume is not None:
+        run.say(f"continuing from {run.resume}")
+
+
+def fit(run: Run, trainer: Any) -> None:
+    """Train to the end. Raises EftError where training diverges or does nothing."""
+    from transformers import PrinterCallback
+
+    launch.prove(run.asked, run.args, trainer.accelerator)
+    if run.config.precision == "bf16_weights":
+        from eft.train.optimizer import MasterAdamW
+
+        if run.asked.kind in ("deepspeed", "fsdp"):
+            raise EftError("precision bf16_weights is for one process or DDP", way_out="set `precision: bf16`; DeepSpeed and FSDP "
+                           "keep their own master weights")  # fmt: skip
+        betas = (run.args.adam_beta1, run.args.adam_beta2)
+        trainer.optimizer_cls_and_kwargs = (MasterAdamW, {"lr": run.args.learning_rate, "betas": betas, "eps": run.args.adam_epsilon})
+    trainer.remove_callback(PrinterCallback)
+    resumed = checkpoints.step_of(run.resume) if run.resume else 0
+    trainer.add_callback(Journal(run.out, run.verb, resumed))
+    trainer.add_callback(Alarms())
+    trainer.add_callback(checkpoints.Checkpoints(run.out, run.identity, run.config.keep, run.wait))
+    before = time.time()
+    with manifest.clear_disk_errors(run.out):
+        trainer.train(resume_from_checkpoint=str(run.resume) if run.resume else None)
+    run.counts |= {"resumed_from_step": resumed, "training_seconds": round(time.time() - before, 1)}
+
+
+def finish(run: Run, trainer: Any, tokenizer: Any) -> None:
+    """Write OUT/final and the manifest, check that no weight was lost, remove the checkpoints."""
+    import torch
+
+    out, final = run.out, run.out / "final"
+    aside = out / ".final"
+    trained = sum(getattr(p, "ds_numel", p.numel()) for p in trainer.model.parameters() if p.requires_grad)
+    if run.main:
+        shutil.rmtree(aside, ignore_errors=True)
+    run.wait()
+    with manifest.clear_disk_errors(out):
+        trainer.save_model(str(aside))  # on every rank: ZeRO-3 and FSDP gather here
+    run.wait()
+    if not run.main:
+        return
+    tokenizer.save_pretrained(aside)
+    (aside / "training_args.bin").unlink(missing_ok=True)
+    (aside / "README.md").unlink(missing_ok=True)  # TRL's card; `eft export` writes ours
+    (out / "README.md").unlink(missing_ok=True)
+    check_weights(aside, trained if run.config.lora else run.parameters)
+    if run.config.lora:
+        write_base(aside, run.model)
+    readable(aside)
+    if final.exists():
+        shutil.rmtree(final)
+    aside.rename(final)
+    lines = read_journal(out)
+    losses = [line["loss"] for line in lines if "loss" in line]
+    tail = losses[-max(1, len(losses) // 10) :]
+    evals = [line["eval_loss"] for line in lines if "eval_loss" in line]
+    memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    run.counts |= {
+        "first_loss": losses[0], "final_loss": round(sum(tail) / len(tail), 6),
+        "eval_loss_before": evals[0] if evals else None, "eval_loss": evals[-1] if evals else None,
+        "seconds": round(time.time() - run.started, 1), "peak_memory_gb": round(memory / 2**30, 2),
+    }  # fmt: skip
+    outputs = [out / JOURNAL, *sorted(f for f in final.rglob("*") if f.is_file())]
+    config = run.config
+    manifest.write(out, run.verb, config.model_dump(mode="json"), config.sources(), outputs, run.counts, run.started)
+    if not config.keep_finished:
+        checkpoints.remove(checkpoints.checkpoints(out))
+    run.say(f"{final}: loss {run.counts['first_loss']:.4f} → {run.counts['final_loss']:.4f}, {run.counts['seconds']:.0f} s, "
+            f"{run.counts['peak_memory_gb']} GB")  # fmt: skip
+
+
+def trainer_options(run: Run) -> dict[str, Any]:
+    """Arguments of `load_model`, beside the name."""
+    return {"dtype": arguments.load_dtype(run.config, run.asked), "attention": arguments.attention(run.config, run.args.use_cpu)}
