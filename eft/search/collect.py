@@ -33,7 +33,7 @@ class MutatorConfig(Section):
     name: str = Field("", description="its name in logs; default: ast, or the model's name")
     lookahead: int = Field(8, ge=0, description="ast: edits evaluated per parent before one is answered; 0: none")
     kinds: Literal["all", "numbers"] = Field("all", description="ast: which edits it makes")
-    guided: float = Field(0.5, ge=0, le=1, description="ast: share of edits that follow the history in the prompt")
+    guided: float | None = Field(None, ge=0, le=1, description="ast: share of edits that follow the history; default: half")
     base_url: str | None = Field(None, description="an OpenAI-compatible endpoint, up to and including /v1")
     model: str | None = Field(None, description="the model's name there")
     api_key_env: str = Field("", description="environment variable that holds the endpoint's key")

@@ -42,20 +42,20 @@ PROMPT_SETTINGS: dict[str, PromptSettings] = {
         # the others stay in evaluations.jsonl.
         metrics=("combined_score",),
         prompt={
-            "num_top_programs": 3,  # lines under "Best edits"
+            "num_top_programs": 2,  # lines under "Best edits"
             "num_diverse_programs": 2,  # at most so many lines under "Other edits"
             "use_template_stochasticity": False,
             "include_artifacts": False,
-            "include_changes_under_chars": 120,
+            "include_changes_under_chars": 80,
             "concise_implementation_max_lines": None,  # no further remarks behind an edit
             "comprehensive_implementation_min_lines": None,
             "suggest_simplification_after_chars": None,
-            "diff_summary_max_line_len": 60,
+            "diff_summary_max_line_len": 44,
             "diff_summary_max_lines": 2,
         },
         # One island and a small archive: parents are among the few best, so the edits shown are about them, and a
         # search of 20 candidates is not spread over five populations.
-        database={"num_islands": 1, "archive_size": 4, "exploration_ratio": 0.1, "exploitation_ratio": 0.8},
+        database={"num_islands": 1, "archive_size": 2, "exploration_ratio": 0.1, "exploitation_ratio": 0.8},
     ),
 }  # fmt: skip
 
