@@ -150,7 +150,8 @@ def _lookup(file: Path, key: str) -> Evaluation | None:
         for line in data[:whole].splitlines():
             try:
                 row = json.loads(line)
-                known[row.pop("key")] = Evaluation(**{**row, "validity": Validity(row["validity"])})
+                name = row.pop("key")
+                known[name] = Evaluation(**{**row, "validity": Validity(row["validity"])})
             except (ValueError, TypeError, KeyError, AttributeError):
                 continue
         read += whole
