@@ -27,7 +27,7 @@ class Axis:
 
 
 def axis(values: Iterable[float], *, target: int = 5, include: Iterable[float] = ()) -> Axis:
-    """The smallest axis with round ends that holds `values` and `include`; never empty. `target`: about how many steps."""
+    """The smallest axis with round ends that holds `values` and `include`. `target`: about how many steps."""
     known = [v for v in (*values, *include) if math.isfinite(v)] or [0.0, 1.0]
     low, high = min(known), max(known)
     if high - low < 1e-12 * max(1.0, abs(high)):
@@ -58,7 +58,9 @@ def bar(on: Axis, interval: Interval | None) -> Bar | None:
     return Bar(left, round(right - left, 3), interval.low < on.low, interval.high > on.high)
 
 
-def interval_axis(points: Sequence[float], intervals: Sequence[Interval | None], include: Iterable[float] = (0.0,)) -> Axis:
+def interval_axis(
+    points: Sequence[float], intervals: Sequence[Interval | None], include: Iterable[float] = (0.0,)
+) -> Axis:
     """An axis for points with intervals. Very wide intervals (few tasks) may be cut, so that the points stay apart."""
     known = [i for i in intervals if i is not None]
     core = [*points, *include, *(v for i in known for v in ((i.point + i.low) / 2, (i.point + i.high) / 2))]

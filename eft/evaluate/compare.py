@@ -3,7 +3,7 @@
 The unit of everything is one search (task, seed). Mutators are compared *paired*: the same task and the same seed.
     gap closed     (best - start) / (best known - start), in the task's raw metric; needs no direction (signs cancel).
                    0: nothing found, 1: the best known value reached; above 1: better than it.
-    relative gain  the EFT paper's formula: (m - r) / |r| for "max" tasks, (r - m) / |r| for "min" tasks; undefined at r = 0.
+    relative gain  the EFT paper's formula: (m - r) / |r| for "max" tasks, (r - m) / |r| for "min" ones; undefined at 0.
     valid edit     the reply parses, applies, changes the program's syntax tree and evaluates as valid.
     improves       a proposal that is better than its own parent. Always shown beside the gain: it is gamed by tiny safe
                    tweaks, and by no-ops when those are left out of the denominator (so both denominators are given).
@@ -33,9 +33,9 @@ class Spread:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What the proposals of some searches were like. Rates are of all proposals but `improves_of_edits` (no-ops left out).
+    """What the proposals of some searches were like. Rates are of all proposals; `improves_of_edits` leaves no-ops out.
 
-    `gain`: mean gain per proposal in units of the gap (None where a task's gap is undefined). Tokens: None if not billed.
+    `gain`: mean gain per proposal in units of the gap, None where that is undefined. Tokens: None if not billed.
     """
 
     proposals: int
@@ -84,7 +84,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Pair:
-    """`mutator` against `reference`, paired by task and seed, in gap closed. `tasks`: (task, mean difference), worst first."""
+    """`mutator` minus `reference` in gap closed, paired by task and seed. `tasks`: mean differences, worst first."""
 
     mutator: str
     reference: str
@@ -118,7 +118,7 @@ class Comparison:
 
 
 def gap_closed(value: float | None, start: float | None, best: float | None) -> float | None:
-    """The share of the way from `start` to `best` that `value` has gone; None where a number is missing or start = best."""
+    """How much of the way from `start` to `best` lies behind `value`; None where a number is missing, or no way."""
     if value is None or start is None or best is None or start == best:
         return None
     gap = (value - start) / (best - start)
@@ -291,7 +291,9 @@ def compare(results: Results, draws: int = DRAWS) -> Comparison:
         own = [s for t in results.tasks for s in by_cell.get((t.name, m.name), [])]
         done = [s for s in own if s.status == "done"]
         by_task = {c.task: c.gap.mean for c in cells if c.mutator == m.name and c.gap}
-        rows.append(Row(m, mean_interval(gaps[m.name], draws=draws), by_task, behaviour(done), len(done), len(own) - len(done)))
+        rows.append(
+            Row(m, mean_interval(gaps[m.name], draws=draws), by_task, behaviour(done), len(done), len(own) - len(done))
+        )
     return Comparison(
         rows=tuple(rows),
         cells=tuple(cells),

@@ -24,10 +24,12 @@ TEMPLATES = Path(__file__).parent / "templates"
 LONGEST = 4000  # characters of any one text; a page is for reading
 
 # Outcomes in the order of the stacked bar: good first, then from "nearly an edit" to "nothing at all".
-ORDER = ["improved", "repaired", "not_improved", "no_op", "invalid", "too_long", "malformed", "unmatched", "no_edit", "empty",
-         "request_error", "lost"]  # fmt: skip
+ORDER = ["improved", "repaired", "not_improved", "no_op", "invalid", "too_long", "malformed", "unmatched", "no_edit",
+         "cut_off", "empty", "request_error", "lost"]  # fmt: skip
 
-_UNSAFE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
 
 
 def printable(value: Any) -> Any:
@@ -38,7 +40,7 @@ def printable(value: Any) -> Any:
 
 
 def styles(mutators: Sequence[MutatorInfo]) -> dict[str, str]:
-    """CSS classes (colour and dash) by mutator. best-of-N has its model's colour, dashed: the same model, another search."""
+    """CSS classes (colour and dash) by mutator. best-of-N has its model's colour, dashed: same model, other search."""
     found: dict[str, str] = {}
     tuned = control = 0
     for m in mutators:
@@ -82,7 +84,17 @@ def _track(on: charts.Axis, label: str, style: str, mean: Mean | None, dots: Seq
            tone: str = "") -> Track:  # fmt: skip
     if mean is None:
         return Track(label, style, None, None, None, tuple(dots), value, detail, tone)
-    return Track(label, style, on.at(mean.point), charts.bar(on, mean.these), charts.bar(on, mean.such), tuple(dots), value, detail, tone)
+    return Track(
+        label,
+        style,
+        on.at(mean.point),
+        charts.bar(on, mean.these),
+        charts.bar(on, mean.such),
+        tuple(dots),
+        value,
+        detail,
+        tone,
+    )
 
 
 def gap_tracks(rows: Sequence[Row], style: dict[str, str]) -> tuple[charts.Axis, list[Track]]:
@@ -98,7 +110,9 @@ def gap_tracks(rows: Sequence[Row], style: dict[str, str]) -> tuple[charts.Axis,
             tracks.append(_track(on, r.mutator.name, style[r.mutator.name], None, marks, text.DASH, why))
             continue
         inside = text.interval_percent(r.gap.such or r.gap.these)
-        tracks.append(_track(on, r.mutator.name, style[r.mutator.name], r.gap, marks, text.percent(r.gap.point), inside))
+        tracks.append(
+            _track(on, r.mutator.name, style[r.mutator.name], r.gap, marks, text.percent(r.gap.point), inside)
+        )
     return on, tracks
 
 
@@ -113,8 +127,9 @@ def pair_tracks(pairs: Sequence[Pair], style: dict[str, str]) -> tuple[charts.Ax
     for p in sorted(drawn, key=lambda p: p.difference.point if p.difference else 0.0):
         marks = [Dot(on.at(v), f"{task}: {text.points(v)} points") for task, v in p.tasks]
         point = p.difference.point if p.difference else None
-        tracks.append(_track(on, f"{p.mutator} − {p.reference}", style[p.mutator], p.difference, marks, text.points(point),
-                             f"{p.wins}–{p.ties}–{p.losses}", tones.get(strength(p), "open")))  # fmt: skip
+        label, tone = f"{p.mutator} − {p.reference}", tones.get(strength(p), "open")
+        score = f"{p.wins}–{p.ties}–{p.losses}"
+        tracks.append(_track(on, label, style[p.mutator], p.difference, marks, text.points(point), score, tone))
     return on, tracks
 
 
@@ -124,7 +139,11 @@ def plots(tasks: Sequence[TaskInfo], cells: Sequence[Cell], style: dict[str, str
     for t in tasks:
         own = [c for c in cells if c.task == t.name and c.curve]
         gap = all(c.curve_unit == "gap" for c in own)
-        title = t.name if gap or not own else f"{t.name} ({t.raw_metric}, {'lower' if t.direction == 'min' else 'higher'} is better)"
+        title = (
+            t.name
+            if gap or not own
+            else f"{t.name} ({t.raw_metric}, {'lower' if t.direction == 'min' else 'higher'} is better)"
+        )
         # controls first, so that the tuned mutators are drawn on top of them
         own.sort(key=lambda c: ("tuned" in style[c.mutator] and "dashed" not in style[c.mutator], style[c.mutator]))
         found.append(charts.plot(title, [(style[c.mutator], c.curve) for c in own], include=(0.0,) if gap else (),
@@ -172,8 +191,12 @@ def _rank(name: str) -> tuple[int, str]:
 def slices(outcomes: dict[str, int]) -> list[Slice]:
     """What became of all proposals, as parts of 100 %."""
     total = sum(outcomes.values()) or 1
-    return [Slice(n, text.outcome(n), "o-" + re.sub(r"[^a-z_]", "", n.partition(":")[0]), outcomes[n], round(100 * outcomes[n] / total, 3))
-            for n in sorted(outcomes, key=_rank) if outcomes[n]]  # fmt: skip
+    kinds = {n: "o-" + re.sub(r"[^a-z_]", "", n.partition(":")[0]) for n in outcomes}
+    return [
+        Slice(n, text.outcome(n), kinds[n], outcomes[n], round(100 * outcomes[n] / total, 3))
+        for n in sorted(outcomes, key=_rank)
+        if outcomes[n]
+    ]
 
 
 def _short(value: str) -> str:
@@ -186,7 +209,10 @@ def examples(searches: Sequence[Search]) -> list[tuple[str, str, str]]:
     for s in searches:
         for reason, reply in s.examples.items():
             found.setdefault((s.mutator, reason), reply)
-    return [(m, text.outcome(r), _short(reply)) for (m, r), reply in sorted(found.items(), key=lambda i: (i[0][0], _rank(i[0][1])))]
+    return [
+        (m, text.outcome(r), _short(reply))
+        for (m, r), reply in sorted(found.items(), key=lambda i: (i[0][0], _rank(i[0][1])))
+    ]
 
 
 def winners(results: Results) -> list[tuple[TaskInfo, Search]]:
@@ -229,9 +255,9 @@ def _value(value: Any) -> str:
 
 # What decides a search's outcome, in a reader's words; everything else is in results.json.
 SETTINGS = {
-    "suite": "suite", "role": "role", "scaffold": "scaffold", "iterations": "proposals a search", "prompt_format": "prompt format",
-    "edit": "form of an edit", "temperature": "temperature", "top_p": "top-p", "max_tokens": "most tokens a reply",
-    "workers": "searches in flight",
+    "suite": "suite", "role": "role", "scaffold": "scaffold", "iterations": "proposals a search",
+    "prompt_format": "prompt format", "edit": "form of an edit", "temperature": "temperature", "top_p": "top-p",
+    "max_tokens": "most tokens a reply", "workers": "searches in flight",
 }  # fmt: skip
 
 
@@ -245,7 +271,8 @@ def environment() -> Any:
     )  # fmt: skip
     env.filters.update(
         number=text.number, percent=text.percent, signed=text.signed, points=text.points, count=text.count,
-        duration=text.duration, interval_percent=text.interval_percent, short=_short, outcome=text.outcome, value=_value,
+        duration=text.duration, interval_percent=text.interval_percent, short=_short, outcome=text.outcome,
+        value=_value,
     )  # fmt: skip
     return env
 
@@ -265,7 +292,7 @@ def render(results: Results, comparison: Comparison, verdict: Verdict, provenanc
         gap_axis=gap_axis, gaps=gaps, pair_axis=pair_axis, pairs=pairs, matrix=matrix(comparison.pairs),
         plots=plots(results.tasks, comparison.cells, style), losses=loss_plots(provenance.losses), failures=failures,
         gap_label=text.percent, pair_label=text.points,
-        settings=[(name, _value(results.config[key])) for key, name in SETTINGS.items() if results.config.get(key) is not None],
+        settings=[(n, _value(results.config[k])) for k, n in SETTINGS.items() if results.config.get(k) is not None],
         stacks=stacks, key=key, examples=examples(results.searches),
         winners=winners(results), finished=finished, partial=finished < max(results.planned, len(results.searches)),
         proposals=sum(s.proposals for s in results.searches), width=charts.WIDTH, height=charts.HEIGHT,

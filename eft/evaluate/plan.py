@@ -1,7 +1,7 @@
 """From the options to the searches: what has to be run, in which order, and which of it stands already.
 
-A search is `evaluate/<mutator>/<task>/seed<k>/`. Its id carries a fingerprint of the model's weights and of the task, so
-that a retrained model or a changed evaluator never inherits an old search's result or replies. The id names the
+A search is `evaluate/<mutator>/<task>/seed<k>/`. Its id carries a fingerprint of the model's weights and of the task,
+so that a retrained model or a changed evaluator never inherits an old search's result or replies. The id names the
 journal too: with more iterations than before, replies that were paid for are replayed, not asked again.
 """
 
@@ -19,18 +19,18 @@ from eft import __version__, manifest
 from eft.errors import EftError, UsageError, nearest
 from eft.evaluate.results import MutatorInfo, TaskInfo
 from eft.evaluate.settings import Config, Mutator
+from eft.models.load import locate
 from eft.search.spec import RESULT, SearchResult, SearchSpec, finished
 from eft.tasks.suite import ROLES, load_suite, suite_names
 from eft.tasks.task import Task, find_task
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,39}")
-MADE = ("embedded:", "random:")  # models that are made here before they are served
 RESERVED = ("journal", "models", "logs")  # folders of the evaluation's own
 
 
 @dataclass(frozen=True)
 class Group:
-    """Searches that are in flight together: one served mutator and the best-of-N of its replies, or all without a model."""
+    """Searches in flight together: a served mutator's and the best-of-N of its replies, or all that need no model."""
 
     server: str | None  # name of the served mutator
     specs: tuple[SearchSpec, ...]
@@ -70,9 +70,13 @@ def chosen_tasks(config: Config) -> dict[str, Task]:
     else:
         if config.role not in ROLES:
             raise UsageError(f"a suite has no role '{config.role}'", way_out=nearest(config.role, ROLES))
-        found = load_suite(config.suite if config.suite in suite_names() else config.path(config.suite)).tasks(config.role)
+        found = load_suite(config.suite if config.suite in suite_names() else config.path(config.suite)).tasks(
+            config.role
+        )
     if not found:
-        raise UsageError(f"the suite '{config.suite}' has no task of role '{config.role}'", way_out="give `tasks`, or another role")
+        raise UsageError(
+            f"the suite '{config.suite}' has no task of role '{config.role}'", way_out="give `tasks`, or another role"
+        )
     tasks = {t.name: t for t in found}
     if len(tasks) != len(found) or len({slug(n) for n in tasks}) != len(found):
         raise UsageError("two tasks have the same name", why=", ".join(t.name for t in found))
@@ -94,33 +98,16 @@ def task_fingerprint(task: Task) -> str:
     return digest.hexdigest()
 
 
-def model_path(config: Config, model: str) -> Path | None:
-    """The folder that `model` names (under root, else as given), or None for a hub id or a model that is made here."""
-    if model.startswith(MADE):
-        return None
-    return next((p for p in (config.path(model), Path(model).expanduser()) if p.is_dir()), None)
-
-
 def model_fingerprint(config: Config, mutator: Mutator) -> str:
     """What tells one set of weights from the next: a folder's files, or the name where the weights are elsewhere.
 
-    Raises UsageError for a path that is no folder or holds no model.
+    Raises UsageError for a name that is no model (a stage that has not run yet, say).
     """
     model = mutator.model or ""
     if mutator.base_url:
         return f"{mutator.base_url} {model}"
-    folder = model_path(config, model)
-    if folder is None:
-        first, slash, rest = model.partition("/")
-        local = not slash or "/" in rest or first in ("", ".", "..", "~", "sft", "kto", "export") or config.path(first).is_dir()
-        if not model.startswith(MADE) and local:  # anything else may be a hub's owner/name
-            raise UsageError("there is no such model folder", where=config.path(model),
-                             way_out="run the stage that makes it ('eft sft', 'eft kto', 'eft export') first")  # fmt: skip
-        return f"{model} {__version__}"
-    if not (folder / "config.json").is_file():
-        raise UsageError("this folder holds no model", where=folder, why="it has no config.json",
-                         way_out="name the folder with the weights, such as sft/final")  # fmt: skip
-    return manifest.fingerprint(folder)
+    place = locate(model, config.root)
+    return manifest.fingerprint(Path(place)) if Path(place).is_dir() else f"{place} {__version__}"
 
 
 def role_of(name: str, mutator: Mutator, baseline: str) -> str:
@@ -135,12 +122,14 @@ def check(config: Config) -> None:
         raise UsageError("there is nothing to evaluate", way_out="name contenders under `mutators:` in the config file")
     for name, m in config.mutators.items():
         if not NAME.fullmatch(name) or name in RESERVED:
-            raise UsageError(f"'{name}' cannot name a mutator", why="a name is at most 40 letters, digits, '.', '_' or '-', and "
-                             f"none of {', '.join(RESERVED)}")  # fmt: skip
+            rule = f"a name is at most 40 letters, digits, '.', '_' or '-', and none of {', '.join(RESERVED)}"
+            raise UsageError(f"'{name}' cannot name a mutator", why=rule)
         if m.of is not None:
             served = [n for n, o in config.mutators.items() if o.kind == "served"]
             if m.of not in served:
-                raise UsageError(f"'{name}' is best_of_n of '{m.of}', which is no served mutator", way_out=nearest(m.of, served))
+                raise UsageError(
+                    f"'{name}' is best_of_n of '{m.of}', which is no served mutator", way_out=nearest(m.of, served)
+                )
 
 
 def make(config: Config) -> Plan:
@@ -176,7 +165,8 @@ def make(config: Config) -> Plan:
                 identity = hashlib.sha256(f"{weights}\0{hashes[task.name]}".encode()).hexdigest()[:8]
                 search = f"{name}--{slug(task.name)}--seed{seed}--{identity}"
                 found.append(SearchSpec(
-                    task=str(task.folder), out=str(out / name / slug(task.name) / f"seed{seed}"), name=search, seed=seed,
+                    task=str(task.folder), out=str(out / name / slug(task.name) / f"seed{seed}"), name=search,
+                    seed=seed,
                     domain=task.domain, journal=str(journal / f"{search}.jsonl"), **shared,
                 ))  # fmt: skip
         return found

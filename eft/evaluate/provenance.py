@@ -14,8 +14,8 @@ from eft import manifest
 
 # stage -> its folder under a recipe's root, in the pipeline's order
 FOLDERS = {
-    "collect": "runs", "harvest": "harvest", "label": "label", "clean": "clean", "build": "build", "sft": "sft", "kto": "kto",
-    "export": "export",
+    "collect": "runs", "harvest": "harvest", "label": "label", "clean": "clean", "build": "build", "sft": "sft",
+    "kto": "kto", "export": "export",
 }  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def flatten(counts: Any, prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _history(folder: Path) -> list[dict[str, Any]]:
-    """The log of the longest training state under `folder` (transformers' trainer_state.json); [] where there is none."""
+    """The longest log of losses under `folder` (transformers' trainer_state.json); [] where there is none."""
     best: list[dict[str, Any]] = []
     for file in sorted(folder.glob("**/trainer_state.json")):
         try:
@@ -77,7 +77,11 @@ def losses(folder: Path, stage: str) -> Losses | None:
 
     def series(key: str) -> tuple[tuple[float, float], ...]:
         points = [(h.get("step"), h.get(key)) for h in history]
-        return tuple((float(s), float(v)) for s, v in points if isinstance(s, int | float) and isinstance(v, int | float) and v == v)
+        return tuple(
+            (float(s), float(v))
+            for s, v in points
+            if isinstance(s, int | float) and isinstance(v, int | float) and v == v
+        )
 
     history = _history(folder)
     trained, evaluated = series("loss"), series("eval_loss")
@@ -93,8 +97,8 @@ def read(folder: Path) -> Provenance:
             absent.append(name)
         else:
             seconds = done.get("seconds")
-            stages.append(Stage(name, tuple(flatten(done.get("counts", {}))),
-                                float(seconds) if isinstance(seconds, int | float) else None, str(done.get("version", ""))))  # fmt: skip
+            took = float(seconds) if isinstance(seconds, int | float) else None
+            stages.append(Stage(name, tuple(flatten(done.get("counts", {}))), took, str(done.get("version", ""))))
         if name in ("sft", "kto") and (found := losses(folder / sub, name)):
             curves.append(found)
     return Provenance(str(folder), tuple(stages), tuple(curves), tuple(absent))

@@ -37,7 +37,9 @@ class Config(StageConfig):
 
     results: Path = Field(Path("evaluate"), description="an evaluation's folder, or its results.json")
     output: Path | None = Field(Path("report.html"), description="the HTML file")
-    provenance: Path | None = Field(None, description="folder with the recipe's harvest/, build/, sft/, … [default: beside the results]")
+    provenance: Path | None = Field(
+        None, description="folder with the recipe's harvest/, build/, sft/, … [default: beside the results]"
+    )
 
 
 def _results(config: Config) -> Path:

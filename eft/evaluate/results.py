@@ -124,7 +124,7 @@ def _make(cls: type[T], value: Any) -> T:
 
 
 def from_json(data: dict[str, Any]) -> Results:
-    """The reverse of `to_json`. Raises (KeyError, TypeError, AttributeError) on something else; use `load` for files."""
+    """The reverse of `to_json`. Raises KeyError, TypeError or AttributeError on anything else; `load` is for files."""
     parts = {
         "tasks": tuple(_make(TaskInfo, t) for t in data.get("tasks", ())),
         "mutators": tuple(_make(MutatorInfo, m) for m in data.get("mutators", ())),
@@ -142,9 +142,13 @@ def load(path: Path) -> Results:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError("there are no results", where=file, way_out="run 'eft evaluate' first, or name its output folder") from None
+        raise UsageError(
+            "there are no results", where=file, way_out="run 'eft evaluate' first, or name its output folder"
+        ) from None
     except (OSError, ValueError) as e:
-        raise EftError("the results cannot be read", where=file, why=str(e), way_out="run 'eft evaluate' again") from None
+        raise EftError(
+            "the results cannot be read", where=file, why=str(e), way_out="run 'eft evaluate' again"
+        ) from None
     if not isinstance(data, dict) or "searches" not in data:
         raise EftError("this is not the result of an evaluation", where=file, why="it has no 'searches'")
     if data.get("format", FORMAT) != FORMAT:

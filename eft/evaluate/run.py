@@ -3,11 +3,11 @@
     eft evaluate --config recipes/smollm2_135m/evaluate.yaml
 
 Contract. Every mutator runs the same searches (tasks x seeds) through the real scaffold, every reply goes through the
-recording gateway, and every search is a file when it is done. Served mutators come one server at a time, with all their
-searches (and best-of-N of the same replies) in flight. Killed at any moment, the same command goes on: finished searches
-are skipped, and so is a server that has nothing left to do; unfinished ones replay their journal, so no reply and no
-evaluation is paid for twice. A search that fails, or a server that does not start, is written into the results and takes
-no other along; the exit code is 1 then.
+recording gateway, and every search is a file when it is done. Served mutators come one server at a time, with all
+their searches (and best-of-N of the same replies) in flight. Killed at any moment, the same command goes on: finished
+searches are skipped, and so is a server that has nothing left to do; unfinished ones replay their journal, so no reply
+and no evaluation is paid for twice. A search that fails, or a server that does not start, is written into the results
+and takes no other along; the exit code is 1 then.
 
 Writes <mutator>/<task>/seed<k>/ (one folder a search), journal/, logs/ (servers), results.json, and manifest.json when
 nothing failed.
@@ -29,7 +29,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from eft import __version__, config as configs, manifest
+from eft import __version__, manifest
+from eft import config as configs
 from eft.errors import EftError
 from eft.evaluate import plan as plans
 from eft.evaluate import results as tables
@@ -40,7 +41,8 @@ from eft.evaluate.results import Results, Search
 from eft.evaluate.settings import Config
 from eft.evaluate.terminal import show
 from eft.evaluate.text import duration, plural
-from eft.search.spec import SearchSpec, finished
+from eft.models.load import locate
+from eft.search.spec import finished
 from eft.tasks.task import Task
 
 __all__ = ["Config", "inputs", "run"]
@@ -52,8 +54,8 @@ def say(text: str) -> None:
 
 def inputs(config: Config) -> list[Path]:
     """The models and the tasks. Raises UsageError where the options name none that exist."""
-    folders = [plans.model_path(config, m.model) for m in config.mutators.values() if m.model and not m.base_url]
-    return [f for f in folders if f is not None] + [t.folder for t in plans.chosen_tasks(config).values()]
+    models = [Path(locate(m.model, config.root)) for m in config.mutators.values() if m.model and not m.base_url]
+    return [m for m in models if m.is_dir()] + [t.folder for t in plans.chosen_tasks(config).values()]
 
 
 @contextlib.contextmanager
@@ -83,7 +85,9 @@ def _in_process(plan: Plan, config: Config, names: list[str]) -> dict[str, Any]:
 
     def factory(search: str) -> AstMutator:
         spec = specs[search]
-        return AstMutator(seed=spec.seed, lookahead=plan.mutators[spec.mutator].lookahead, form=config.edit, task=tasks[spec.task])
+        return AstMutator(
+            seed=spec.seed, lookahead=plan.mutators[spec.mutator].lookahead, form=config.edit, task=tasks[spec.task]
+        )
 
     return {name: factory for name in names}
 
@@ -118,7 +122,9 @@ def run_group(config: Config, plan: Plan, group: Group, title: str) -> tuple[dic
     return {o.spec.name: o.error or "no reason given" for o in outcomes if o.status == "failed"}, version
 
 
-def gather(config: Config, plan: Plan, reasons: dict[str, str], versions: dict[str, str], started: float, seconds: float) -> Results:
+def gather(
+    config: Config, plan: Plan, reasons: dict[str, str], versions: dict[str, str], started: float, seconds: float
+) -> Results:
     """The results as they stand on disk now; `reasons`: why searches failed, by id."""
     by_folder = {str(t.folder): t for t in plan.tasks.values()}
     searches: list[Search] = []
@@ -162,7 +168,11 @@ def _command(config: Config) -> str:
 
 
 def _versions(before: dict[str, str]) -> dict[str, str]:
-    found = {"eft": __version__, "python": platform.python_version(), "openevolve": importlib.metadata.version("openevolve")}
+    found = {
+        "eft": __version__,
+        "python": platform.python_version(),
+        "openevolve": importlib.metadata.version("openevolve"),
+    }
     return {**before, **found}
 
 
@@ -187,8 +197,11 @@ def run(config: Config) -> Path:
         with contextlib.suppress(EftError):
             old = tables.load(out)
             versions, first, spent = _versions(old.versions), old.started or started, old.seconds
-    say(f"{plural(len(plan.mutators), 'mutator')} x {plural(len(plan.tasks), 'task')} x {plural(len(plan.seeds), 'seed')}, "
-        f"{plural(config.iterations, 'proposal')} each: {plural(len(plan.specs), 'search')}, {done} done already")  # fmt: skip
+    size = (
+        plural(len(n), noun) for n, noun in ((plan.mutators, "mutator"), (plan.tasks, "task"), (plan.seeds, "seed"))
+    )
+    searches = plural(len(plan.specs), "search")
+    say(f"{' x '.join(size)}, {plural(config.iterations, 'proposal')} each: {searches}, {done} done already")
     reasons: dict[str, str] = {}
     with _ended_by_signal():
         for number, group in enumerate(plan.groups, 1):
@@ -200,16 +213,23 @@ def run(config: Config) -> Path:
             manifest.write_json(out / tables.NAME, tables.to_json(results))  # a report can be made at any moment
     comparison = compare(results)
     show(results, comparison)
-    say(f"{len(results.searches) - len(reasons)} searches stand, {duration(time.time() - started)}; results in {out / tables.NAME}")
+    say(
+        f"{len(results.searches) - len(reasons)} of {searches} stand, {duration(time.time() - started)}; "
+        f"results in {out / tables.NAME}"
+    )
     if reasons:
         name, why = next(iter(reasons.items()))
-        raise EftError(f"{len(reasons)} of {plural(len(plan.specs), 'search')} failed", where=out / tables.NAME, why=f"{name}: {why}",
+        raise EftError(f"{len(reasons)} of {searches} failed", where=out / tables.NAME, why=f"{name}: {why}",
                        way_out="mend the cause and run the same command again: finished searches are kept")  # fmt: skip
     counts = {
         "searches": len(results.searches), "proposals": sum(s.proposals for s in results.searches),
         "completion_tokens": sum(s.completion_tokens or 0 for s in results.searches),
         "gap_closed": {r.mutator.name: round(r.gap.point, 4) if r.gap else None for r in comparison.rows},
-        "valid_edit_rate": {r.mutator.name: round(r.behaviour.valid.point, 4) if r.behaviour.valid else None for r in comparison.rows},
+        "valid_edit_rate": {
+            r.mutator.name: round(r.behaviour.valid.point, 4) if r.behaviour.valid else None for r in comparison.rows
+        },
     }  # fmt: skip
-    manifest.write(out, "evaluate", config.model_dump(mode="json"), inputs(config), [out / tables.NAME], counts, started)
+    manifest.write(
+        out, "evaluate", config.model_dump(mode="json"), inputs(config), [out / tables.NAME], counts, started
+    )
     return out

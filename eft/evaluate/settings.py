@@ -11,23 +11,25 @@ from eft.config import Section, StageConfig
 
 
 class Serving(Section):
-    """How vLLM serves a model folder; the defaults are vLLM's own."""
+    """How vLLM serves a model; see `eft serve --help`."""
 
-    max_model_len: int | None = Field(None, ge=1, description="longest prompt + reply, in tokens")
-    dtype: str = Field("auto", description="weights' type: auto, bfloat16, float32, ...")
-    max_num_seqs: int | None = Field(None, ge=1, description="replies generated at once")
-    port: int | None = Field(None, ge=1, le=65535, description="port of the server; default: any free one")
-    args: list[str] = Field(default_factory=list, description="further arguments of `vllm serve`")
-    start_s: float = Field(600.0, gt=0, description="seconds that a server may take to start")
+    max_model_len: int | None = Field(
+        None, ge=1, description="longest prompt + reply, in tokens; default: the model's own"
+    )
+    dtype: str = Field("auto", description="weights' type: auto, bfloat16, float32 (reproducible under load)")
+    max_num_seqs: int = Field(32, ge=1, description="replies generated at once")
+    kv_cache_gib: int = Field(1, ge=1, description="GiB of memory for the KV cache (CPU build only)")
+    args: list[str] = Field(default_factory=list, description="further options of `vllm serve`")
+    start_s: float = Field(300.0, gt=0, description="seconds that a server may take to start")
 
 
 class Mutator(Section):
     """One contender, by kind.
 
-    served: `model` (a model folder under root, a hub id, `embedded:…` or `random:…`), for which a vLLM server is started
-    and stopped; or `base_url` and `model` of a server that is up. ast: a mutator without a model; `lookahead` k > 0
-    evaluates k edits for each proposal and answers with the best. best_of_n: the replies of the served mutator `of`, all to the
-    start program, at equal budget.
+    served: `model` (a model folder under root, a hub id, `embedded:…` or `random:…`), for which a vLLM server is
+    started and stopped; or `base_url` and `model` of a server that is up. ast: a mutator without a model; `lookahead`
+    k > 0 evaluates k edits for each proposal and answers with the best. best_of_n: the replies of the served mutator
+    `of`, all to the start program, at equal budget.
     """
 
     kind: Literal["served", "ast", "best_of_n"] = Field("served", description="served, ast or best_of_n")
@@ -51,7 +53,7 @@ class Mutator(Section):
 
 
 class Config(StageConfig):
-    """Options of `eft evaluate`; the defaults are the paper's: 100 proposals, temperature 0.7, top-p 0.95, 30,000 tokens."""
+    """Options of `eft evaluate`. Defaults: the paper's 100 proposals, temperature 0.7, top-p 0.95, 30,000 tokens."""
 
     positional: ClassVar[str | None] = None
 
@@ -70,7 +72,9 @@ class Config(StageConfig):
     edit: Literal["diff", "rewrite"] = Field("diff", description="form of an edit: diff or rewrite")
     workers: int = Field(4, ge=1, description="searches in flight")
     request_timeout_s: float = Field(600.0, gt=0, description="seconds that one reply may take")
-    search_timeout_s: float | None = Field(None, gt=0, description="seconds that one search may take; default: no limit")
+    search_timeout_s: float | None = Field(
+        None, gt=0, description="seconds that one search may take; default: no limit"
+    )
     serving: Serving = Field(default_factory=Serving, description="how vLLM serves the models")
 
     @field_validator("seeds")

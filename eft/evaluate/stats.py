@@ -82,13 +82,15 @@ def _scaled(draws, point: float, error: float, freedom: int, level: float, n: in
 def mean_interval(
     values: Mapping[str, Mapping[Hashable, float]], *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0
 ) -> Mean | None:
-    """The mean over tasks of means over seeds. `values`: task -> seed -> a finite number; tasks without one are ignored.
+    """The mean over tasks of means over seeds. `values`: task -> seed -> finite number; tasks without one are ignored.
 
     Returns None where there is no value at all. `these` needs a task with two seeds, `such` two tasks.
     """
     import numpy as np
 
-    groups = [np.array([group[k] for k in sorted(group, key=str)], float) for _, group in sorted(values.items()) if group]
+    groups = [
+        np.array([group[k] for k in sorted(group, key=str)], float) for _, group in sorted(values.items()) if group
+    ]
     if not groups:
         return None
     means = np.array([g.mean() for g in groups])
@@ -105,7 +107,9 @@ def mean_interval(
     within = sum(((g - g.mean()) ** 2).sum() for g in groups) / freedom if freedom else 0.0
     seeds_error = math.sqrt(sum((g.var(ddof=1) if len(g) > 1 else within) / len(g) for g in groups)) / tasks
     if freedom:
-        these = _scaled(np.mean([resampled(g, draws) for g in groups], axis=0), point, seeds_error, freedom, level, count)
+        these = _scaled(
+            np.mean([resampled(g, draws) for g in groups], axis=0), point, seeds_error, freedom, level, count
+        )
     if tasks > 1:
         sums = np.zeros(draws)
         chosen = rng.integers(tasks, size=(draws, tasks))

@@ -32,7 +32,9 @@ def outcome(c: Candidate) -> str:
         return f"invalid:{c.detail}" if c.detail in set(Validity) else "invalid"
     if c.finish_reason == "length" and c.status in ("no_edit", "malformed", "empty"):
         return "cut_off"
-    return NO_OP if c.status in ("ok", "duplicate") else c.status  # applied and valid, but the syntax tree is the parent's
+    return (
+        NO_OP if c.status in ("ok", "duplicate") else c.status
+    )  # applied and valid, but the syntax tree is the parent's
 
 
 def gain(result: SearchResult, task: Task) -> float | None:
@@ -84,7 +86,9 @@ def best_diff(result: SearchResult, task: Task) -> str:
     start = task.seed()
     if result.best_code.strip() == start.strip():
         return ""
-    lines = list(difflib.unified_diff(start.splitlines(), result.best_code.splitlines(), "start", "best", n=2, lineterm=""))
+    lines = list(
+        difflib.unified_diff(start.splitlines(), result.best_code.splitlines(), "start", "best", n=2, lineterm="")
+    )
     more = [f"… {len(lines) - DIFF_LINES} more lines"] if len(lines) > DIFF_LINES else []
     return "\n".join(lines[:DIFF_LINES] + more)
 
@@ -100,7 +104,8 @@ def of(spec: SearchSpec, result: SearchResult, task: Task) -> Search:
         mutator=spec.mutator, task=task.name, seed=spec.seed, iterations=result.iterations,
         reason=result.note, best_score=result.best_score, best_raw=result.best_raw,
         curve=(result.seed_raw, *result.raw_curve), proposals=result.replies,
-        outcomes=dict(sorted(Counter(outcome(c) for c in result.candidates).items())), distinct=result.distinct_valid_edits,
+        outcomes=dict(sorted(Counter(outcome(c) for c in result.candidates).items())),
+        distinct=result.distinct_valid_edits,
         evaluations=max(len(ran), len(tried)), gain=gain(result, task),
         prompt_tokens=result.prompt_tokens if billed else None,
         completion_tokens=result.completion_tokens if billed else None, seconds=result.seconds,

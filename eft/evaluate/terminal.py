@@ -25,7 +25,10 @@ def show(results: Results, comparison: Comparison, width: int | None = None) -> 
     for r in comparison.rows:
         b = r.behaviour
         if not r.done:
-            table.add_row(Text(printable(r.mutator.name)), Text(printable(r.mutator.error or "no finished search")[:60], style="red"))
+            table.add_row(
+                Text(printable(r.mutator.name)),
+                Text(printable(r.mutator.error or "no finished search")[:60], style="red"),
+            )
             continue
         table.add_row(
             Text(printable(r.mutator.name)), text.percent(r.gap.point if r.gap else None),

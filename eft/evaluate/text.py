@@ -80,12 +80,26 @@ def plural(n: int, noun: str) -> str:
 
 # What became of a proposal, in a word or two. `invalid` comes with the evaluator's reason: `invalid:timeout`.
 OUTCOMES = {
-    "improved": "improves", "not_improved": "valid, no better", "repaired": "repairs its parent", "no_op": "no-op",
-    "invalid": "invalid", "invalid:syntax": "syntax error", "invalid:evaluator_error": "run-time error", "invalid:timeout": "timeout",
-    "invalid:non_finite": "score not finite", "invalid:incorrect": "incorrect result", "invalid:no_score": "no score",
-    "too_long": "program too long", "malformed": "malformed edit", "unmatched": "search text not found", "no_edit": "no edit in the reply",
-    "empty": "empty", "cut_off": "cut off at the token cap", "request_error": "no reply", "lost": "not recorded",
-}  # fmt: skip
+    "improved": "improves",
+    "not_improved": "valid, no better",
+    "repaired": "repairs its parent",
+    "no_op": "no-op",
+    "invalid": "invalid",
+    "invalid:syntax": "syntax error",
+    "invalid:evaluator_error": "run-time error",
+    "invalid:timeout": "timeout",
+    "invalid:non_finite": "score not finite",
+    "invalid:incorrect": "incorrect result",
+    "invalid:no_score": "no score",
+    "too_long": "program too long",
+    "malformed": "malformed edit",
+    "unmatched": "search text not found",
+    "no_edit": "no edit in the reply",
+    "cut_off": "cut off at the token cap",
+    "empty": "empty",
+    "request_error": "no reply",
+    "lost": "not recorded",
+}
 
 
 def outcome(name: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eft.evaluate.compare import Comparison, Pair, Row
-from eft.evaluate.results import Results
+from eft.evaluate.results import MutatorInfo, Results
 from eft.evaluate.text import (
     count,
     interval_percent,
@@ -81,7 +81,9 @@ def _finding(p: Pair) -> Sentence:
     if p.unpaired:
         numbers.append(f"{plural(p.unpaired, 'search')} without a partner left out")
     if s == "same":
-        return Sentence(OPEN, f"{p.mutator} ends exactly where {p.reference} does, in every paired search.", numbers[0] + ".")
+        return Sentence(
+            OPEN, f"{p.mutator} ends exactly where {p.reference} does, in every paired search.", numbers[0] + "."
+        )
     over_tasks = [f"over tasks and seeds {interval_points(d.such)}"] if d.such else []
     over_seeds = [f"over seeds alone {interval_points(d.these)}"] if d.these else []
     bounds = over_tasks if s in ("better", "worse") else over_seeds + over_tasks
@@ -92,7 +94,11 @@ def _finding(p: Pair) -> Sentence:
         numbers.append("too few tasks to say so of others")
         clause = f"{clause} on these tasks"
     if s == "open":
-        lead = "nothing between them" if d.point == 0 else f"{p.mutator if d.point > 0 else p.reference} is ahead by {size}"
+        lead = (
+            "nothing between them"
+            if d.point == 0
+            else f"{p.mutator if d.point > 0 else p.reference} is ahead by {size}"
+        )
         text = f"{p.mutator} {clause}: {lead}, within the noise."
     else:
         text = f"{p.mutator} {clause} by {size}."
@@ -160,46 +166,64 @@ def _no_ops(rows: list[Row]) -> list[Sentence]:
     for before, after in zip(tuned, tuned[1:], strict=False):
         a, b = before.behaviour.no_op, after.behaviour.no_op
         if a and b and b.low > a.high:
-            found.append(Sentence(BAD, f"{after.mutator.name} answers with a no-op more often than "
-                                       f"{before.mutator.name}: {percent(b.point)} against {percent(a.point)}."))  # fmt: skip
+            text = f"{after.mutator.name} answers with a no-op more often than {before.mutator.name}"
+            found.append(Sentence(BAD, f"{text}: {percent(b.point)} against {percent(a.point)}."))
     return found
 
 
 def _limits(results: Results, comparison: Comparison) -> list[str]:
     """What a reader must not conclude, from the budgets, the controls and the holes of this evaluation."""
     found: list[str] = []
-    rows = comparison.rows
     finished = len(results.searches) - len(comparison.failed)
-    if results.planned and finished < results.planned:
-        found.append(f"{results.planned - finished} of {results.planned} searches are missing or failed: what stands here is partial.")
-    for r in rows:
+    if finished < results.planned:
+        missing = results.planned - finished
+        found.append(f"{missing} of {results.planned} searches are missing or failed: what stands here is partial.")
+    for r in comparison.rows:
         b = r.behaviour
         if b.valid and speechless(r):
-            found.append(f"{r.mutator.name} hardly ever produced a valid edit ({b.valid.successes} of {count(b.valid.trials)}). Beating "
-                         "it shows that the form of an edit was learned, not that the search got better; the controls are what counts.")  # fmt: skip
-    tasks = sum(1 for t in results.tasks if any(c.task == t.name and c.gap for c in comparison.cells))
+            found.append(
+                f"{r.mutator.name} hardly ever produced a valid edit ({b.valid.successes} of {count(b.valid.trials)}). "
+                "Beating it shows that the form of an edit was learned, not that the search got better; the controls "
+                "are what counts."
+            )
+    tasks = sum(any(c.task == t.name and c.gap for c in comparison.cells) for t in results.tasks)
     seeds = len(results.seeds) or len({s.seed for s in results.searches})
     if tasks < FEW_TASKS or seeds < FEW_SEEDS:
-        found.append(f"{plural(tasks, 'task')} and {plural(seeds, 'seed')}: few. The spread between tasks dominates, so "
-                     "intervals over tasks are wide, and a difference that cannot be told from zero is not shown to be zero.")  # fmt: skip
+        found.append(
+            f"{plural(tasks, 'task')} and {plural(seeds, 'seed')}: few. The spread between tasks and seeds dominates, "
+            "and a difference that cannot be told from zero is not shown to be zero."
+        )
     iterations, cap = results.config.get("iterations"), results.config.get("max_tokens")
     if isinstance(iterations, int) and iterations < PAPER["iterations"]:
-        found.append(f"Each search had {plural(iterations, 'proposal')}; published results use {PAPER['iterations']}. "
-                     "Nothing here says where longer searches end.")  # fmt: skip
+        found.append(
+            f"Each search had {plural(iterations, 'proposal')}; published results use {PAPER['iterations']}. Nothing "
+            "here says where longer searches end."
+        )
     if isinstance(cap, int) and cap < PAPER["max_tokens"]:
-        found.append(f"A reply could have at most {count(cap)} tokens ({count(PAPER['max_tokens'])} in published results).")
-    controls = [r.mutator for r in rows if r.mutator.role == "control"]
+        found.append(
+            f"A reply could have {count(cap)} tokens at most ({count(PAPER['max_tokens'])} in published results)."
+        )
+    return found + _missing_controls([r.mutator for r in comparison.rows if r.mutator.role == "control"])
+
+
+def _missing_controls(controls: list[MutatorInfo]) -> list[str]:
+    """What the absence of a control, or its budget, leaves open."""
+    found = []
     if not any(m.kind == "ast" for m in controls):
         found.append("No mutator without a model was measured, so nothing tells learning from chance edits.")
     if not any(m.kind == "best_of_n" for m in controls):
         found.append("No best-of-N at equal budget was measured, so nothing tells evolution from repeated sampling.")
     if not any(m.kind == "served" for m in controls):
-        found.append("No model trained on random valid edits was measured, so learning the form of an edit and "
-                     "learning what improves a program are not told apart.")  # fmt: skip
+        found.append(
+            "No model trained on random valid edits was measured, so learning the form of an edit and learning what "
+            "improves a program are not told apart."
+        )
     for m in controls:
-        if m.lookahead:
-            found.append(f"{m.name} evaluates {m.lookahead} programs for every proposal: at equal proposals it has spent "
-                         f"{m.lookahead} times the evaluations of the others.")  # fmt: skip
+        if m.lookahead > 1:
+            found.append(
+                f"{m.name} evaluates {m.lookahead} programs for every proposal: at equal proposals it spends "
+                f"{m.lookahead} times the evaluations of the others."
+            )
     found.append("One scaffold (OpenEvolve) was used; another one may rank the mutators differently.")
     return found
 
@@ -221,6 +245,6 @@ def verdict(results: Results, comparison: Comparison) -> Verdict:
               for (m, why), n in sorted(reasons.items()) if m not in errors]  # fmt: skip
     found += _no_ops(rows) + _edits(rows)
     rank = {BAD: 0, GOOD: 1, OPEN: 2, NOTE: 3}
-    return Verdict(tone, headline, tuple(sorted(found, key=lambda s: rank[s.tone])), tuple(_limits(results, comparison)))
-
-
+    return Verdict(
+        tone, headline, tuple(sorted(found, key=lambda s: rank[s.tone])), tuple(_limits(results, comparison))
+    )

@@ -1,0 +1,189 @@
+"""The page: valid, self-contained, deaf to hostile text, and whole whatever is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from made_up_results import HOSTILE, results
+
+from eft import manifest
+from eft.errors import EftError, UsageError
+from eft.evaluate import page, provenance, report
+from eft.evaluate.charts import axis, plot
+from eft.evaluate.compare import compare
+from eft.evaluate.results import MutatorInfo, Results, Search, TaskInfo, to_json
+from eft.evaluate.terminal import show
+from eft.evaluate.verdict import verdict
+
+VOID = {"meta", "br", "img", "input", "hr", "link", "line", "circle", "path"}
+
+
+class Checker(HTMLParser):
+    """Tags must nest; nothing may be fetched or run."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.stack: list[str] = []
+        self.problems: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag in {"script", "iframe", "object", "embed", "link", "img", "form", "base"}:
+            self.problems.append(f"<{tag}>")
+        for name, value in attrs:
+            if name.startswith("on") or name in {"src", "href", "action", "xlink:href", "srcset", "background"}:
+                self.problems.append(f"{tag} {name}={value}")
+            if name in {"style", "content"} and ("url(" in (value or "") or "://" in (value or "")):
+                self.problems.append(f"{tag} {name}={value}")
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag in VOID:
+            return
+        if not self.stack or self.stack.pop() != tag:
+            self.problems.append(f"</{tag}> out of place")
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def render(r: Results, folder: Path) -> tuple[str, str]:
+    """(the page, its visible text); checked."""
+    comparison = compare(r, draws=100)
+    html = page.render(r, comparison, verdict(r, comparison), provenance.read(folder))
+    checker = Checker()
+    checker.feed(html)
+    checker.close()
+    assert not checker.problems and not checker.stack, (checker.problems[:5], checker.stack)
+    style = html.partition("<style>")[2].partition("</style>")[0]
+    assert "url(" not in style and "@import" not in style and "http" not in style
+    return html, "".join(checker.text)
+
+
+def recipe(folder: Path) -> Path:
+    """A recipe's outputs: manifests with counts, and a training log."""
+    for name, counts in {
+        "harvest": {"transitions": 88, "files": {"read": 10}},
+        "sft": {"rows": 1280, HOSTILE: HOSTILE[:60]},
+    }.items():
+        (folder / name).mkdir(parents=True)
+        (folder / name / "x").write_text("x")
+        manifest.write(folder / name, name, {}, [], [folder / name / "x"], counts, 0.0)
+    log = [{"step": i, "loss": 1 / i, "learning_rate": 1e-4} for i in range(1, 20)] + [{"step": 10, "eval_loss": 0.2}]
+    (folder / "sft" / "final").mkdir()
+    (folder / "sft" / "final" / "trainer_state.json").write_text(json.dumps({"log_history": log}))
+    (folder / "kto").mkdir()
+    (folder / "kto" / "manifest.json").write_text('{"torn')
+    return folder
+
+
+def test_the_whole_page(tmp_path):
+    html, text = render(results(), recipe(tmp_path))
+    for part in ("loses to", "What they do not show", "tour", "best_of_sft", "search text not found", "hit_rate", "88",
+                 "sft: loss by step", "eft evaluate --config", "Belady's optimum", "no best known value"):  # fmt: skip
+        assert part in text, part
+    assert len(html) < 400_000
+    assert "No record of: collect, label, clean, build, kto, export" in text
+
+
+def test_hostile_text_stays_text(tmp_path):
+    r = results(seeds=2, iterations=6, hostile=True)
+    names = {"sft": '"><script>x</script>', "kto": "k{{7*7}}"}
+    r = dataclasses.replace(
+        r,
+        mutators=tuple(
+            dataclasses.replace(m, name=names.get(m.name, m.name), of=names.get(m.of, m.of)) for m in r.mutators
+        ),
+        searches=tuple(dataclasses.replace(s, mutator=names.get(s.mutator, s.mutator)) for s in r.searches)
+        + (
+            Search("ast", "tour", 9, status="failed", reason=HOSTILE),
+            Search("ast", "tour", 8, outcomes={HOSTILE: 1}, proposals=1),
+        ),
+        config={**r.config, "suite": HOSTILE, "prompt_format": HOSTILE},
+        command=HOSTILE,
+        versions={HOSTILE: HOSTILE},
+        tasks=(*r.tasks, TaskInfo(HOSTILE, HOSTILE, raw_metric=HOSTILE, best_known_source=HOSTILE)),
+    )
+    html, text = render(r, recipe(tmp_path))
+    assert "{{ 7*7 }}" in text and "k{{7*7}}" in text  # shown, not evaluated
+    assert "\u202e" not in html and "\x00" not in html  # neither reorders nor breaks what a reader sees
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"searches": ()},
+        {"searches": (), "mutators": (), "tasks": (), "config": {}, "versions": {}, "seeds": (), "command": ""},
+        {"searches": (Search("sft", "tour", 0, status="failed", reason="the server died"),)},
+        {"searches": (Search("sft", "tour", 0),)},
+        {
+            "searches": (
+                Search("sft", "tour", 0, curve=(None, 3.0), proposals=2, outcomes={"new_reason": 2}, gain=None),
+            )
+        },
+        {"mutators": (MutatorInfo("sft", error="no vLLM"),)},
+        {"tasks": (TaskInfo("tour"),)},
+        {"config": {"iterations": None, "seeds": [1, 2]}, "planned": 500},
+    ],
+)
+def test_whatever_is_missing(tmp_path, change):
+    r = dataclasses.replace(results(seeds=1, iterations=3), **change)
+    _, text = render(r, tmp_path)
+    assert "nothing can be said here about the training data" in text
+    show(r, compare(r, draws=20), width=100)
+
+
+def test_partial_results_say_so(tmp_path):
+    r = results(seeds=2, iterations=4)
+    _, text = render(dataclasses.replace(r, planned=99), tmp_path)
+    assert "partial: 40 of 99 searches" in text
+
+
+def test_terminal(capsys):
+    r = results(seeds=3)
+    show(r, compare(r, draws=50), width=120)
+    out = capsys.readouterr()
+    assert out.out == "" and "best_of_sft" in out.err and "loses to" in out.err
+
+
+def test_report_verb(tmp_path, eft):
+    r = results(seeds=2, iterations=4)
+    manifest.write_json(tmp_path / "evaluate" / "results.json", to_json(r))
+    first = eft("report", tmp_path / "evaluate", "-o", tmp_path / "report.html", "--json")
+    assert first.returncode == 0, first.stderr
+    assert json.loads(first.stdout)["skipped"] is False
+    again = eft("report", tmp_path / "evaluate" / "results.json", "-o", tmp_path / "report.html", "--json")
+    assert json.loads(again.stdout)["skipped"] is False  # the same results, named otherwise
+    recipe(tmp_path)
+    third = eft("report", tmp_path / "evaluate", "-o", tmp_path / "report.html", "--json")
+    assert json.loads(third.stdout)["skipped"] is False and "rows" in (tmp_path / "report.html").read_text()
+    fourth = eft("report", tmp_path / "evaluate", "-o", tmp_path / "report.html", "--json")
+    assert json.loads(fourth.stdout)["skipped"] is True
+
+
+def test_what_is_no_result_is_refused(tmp_path):
+    def attempt():
+        report.run(report.Config(results=tmp_path, output=tmp_path / "r.html"))
+
+    with pytest.raises(UsageError, match="no results"):
+        attempt()
+    for text, message in (("{", "cannot be read"), ("[]", "not the result"), ('{"searches": [], "format": 9}', "format 9"),
+                          ('{"searches": [3]}', "damaged"), ('{"searches": [{"mutator": "a"}]}', "damaged")):  # fmt: skip
+        (tmp_path / "results.json").write_text(text)
+        with pytest.raises(EftError, match=message):
+            attempt()
+
+
+def test_axes():
+    assert axis([0.0, 0.93]).ticks == pytest.approx((0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
+    assert axis([]).at(0.5) == 50
+    flat = axis([3.0, 3.0])
+    assert flat.low < 3.0 < flat.high
+    assert axis([float("nan"), 1.0, 2.0]).low == 1.0
+    assert axis([-1e-9, 1e9]).at(2e9) == 100
+    assert plot("x", [], label=str).note and plot("x", [("c", [(1.0, 1.0, 1.0)])], label=str).lines

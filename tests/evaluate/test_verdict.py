@@ -1,0 +1,89 @@
+"""Plain words: a loss is called a loss, and nothing is claimed that the intervals do not carry."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from made_up_results import MAX, MIN, evaluation, results
+
+from eft.evaluate.compare import compare
+from eft.evaluate.results import MutatorInfo, Results
+from eft.evaluate.verdict import BAD, GOOD, OPEN, verdict
+
+
+def words(r: Results):
+    return verdict(r, compare(r, draws=300))
+
+
+def test_a_loss_to_ast_is_said_plainly_and_first():
+    v = words(results())
+    assert "loses to" in v.headline and "ast" in v.headline
+    assert v.tone == BAD
+    assert v.shows[0].tone == BAD and v.shows[0].text.startswith("sft loses to ast by")
+    tones = [s.tone for s in v.shows]
+    assert tones == sorted(tones, key=[BAD, GOOD, OPEN, "note"].index)
+
+
+def test_kto_worse_than_sft_is_said():
+    v = words(results(seeds=12))
+    assert any(s.tone == BAD and s.text.startswith("kto loses to sft") for s in v.shows)
+    assert any("no-op more often" in s.text for s in v.shows)
+
+
+def test_a_baseline_without_edits_is_no_feat_to_beat():
+    v = words(results())
+    assert "which made hardly any valid edit" in v.headline
+    assert any("form of an edit was learned" in line for line in v.limits)
+
+
+def test_few_seeds_decide_nothing():
+    r = evaluation({"base": {"hits": [0.3, 0.5]}, "sft": {"hits": [0.5, 0.4]}}, (MAX,))
+    v = words(r)
+    assert v.tone == OPEN and "cannot be told from base" in v.headline
+    assert any("within the noise" in s.text for s in v.shows)
+
+
+def test_one_search_has_no_interval():
+    v = words(evaluation({"base": {"hits": [0.3]}, "sft": {"hits": [0.6]}}, (MAX,)))
+    assert v.tone == OPEN and any("no interval" in s.detail for s in v.shows)
+
+
+def test_a_win_on_these_tasks_only_says_so():
+    found = {"base": {"hits": [0.2, 0.21, 0.2, 0.21]}, "sft": {"hits": [0.5, 0.52, 0.5, 0.51]}}
+    v = words(evaluation(found, (MAX,)))
+    assert v.tone == GOOD and "(on these tasks" in v.headline
+
+
+def test_the_same_mutator_twice_is_the_same():
+    found = {"hits": [0.3, 0.5], "tour": [7.0, 6.0]}
+    v = words(evaluation({"base": found, "sft": found}, (MAX, MIN)))
+    assert "ends exactly where base" in v.headline and v.tone == OPEN
+
+
+def test_missing_controls_and_budgets_are_limits():
+    r = evaluation({"base": {"hits": [0.3]}, "sft": {"hits": [0.6]}}, (MAX,))
+    limits = " ".join(words(dataclasses.replace(r, config={"iterations": 20, "max_tokens": 256})).limits)
+    for part in (
+        "No mutator without a model",
+        "No best-of-N",
+        "random valid edits",
+        "20 proposals",
+        "256 tokens",
+        "1 task and",
+    ):
+        assert part in limits
+    full = results(seeds=10)
+    assert "proposals; published" not in " ".join(words(dataclasses.replace(full, config={"iterations": 100})).limits)
+
+
+def test_a_mutator_that_could_not_run():
+    r = evaluation({"base": {"hits": [0.3]}, "sft": {"hits": []}}, (MAX,))
+    broken = MutatorInfo("sft", error="the vLLM server ended with exit status 1")
+    v = words(dataclasses.replace(r, mutators=(r.mutators[0], broken), planned=2))
+    assert v.tone == BAD and "was not measured: the vLLM server ended" in v.headline
+    assert any("partial" in line for line in v.limits)
+
+
+def test_nothing_at_all():
+    v = words(Results((), (), ()))
+    assert v.headline == "No tuned mutator was evaluated."
