@@ -1,4 +1,5 @@
-"""Approximate the Bessel function J0 on [0, 5] with at most 12 arithmetic operations: root mean square error.
+"""Approximate the Bessel function J0 on [0, 5] with at most 12 arithmetic operations. The raw metric is the number
+of correct digits, log10(1 + 1 / root mean square error).
 
 The candidate's function is called once, on a symbol that records + - * / and negation; the recorded expression comes back as
 data and is evaluated here. So a candidate can neither call a library nor branch on x, and operations are counted, not claimed.
@@ -78,7 +79,8 @@ def score(value):
         done.append([act(u, v) for u, v in zip(a, b, strict=True)])
     result = operand(value.get("result"), done)
     error = math.sqrt(sum((u - v) ** 2 for u, v in zip(result, EXACT, strict=True)) / len(GRID))
-    return {"combined_score": scoring.digits(error), "rms_error": error}
+    digits = scoring.digits(error)
+    return {"combined_score": digits, "digits": digits}
 
 
 def evaluate(program_path):

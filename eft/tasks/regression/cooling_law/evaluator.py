@@ -1,4 +1,5 @@
-"""Symbolic regression: find a formula for y from two variables; root mean square error on 99 points, relative to y's spread.
+"""Symbolic regression: find a formula for y from two variables; the number of digits that it gets right on 99 points,
+log10(1 + y's spread / root mean square error).
 
 The candidate's process sees the points' coordinates only; the measured values, and the law behind them, never leave this one.
 """
@@ -29,7 +30,8 @@ SPREAD = math.sqrt(sum((y - _mean) ** 2 for y in VALUES) / len(VALUES))
 def score(value):
     predicted = scoring.numbers(value, len(POINTS), "predictions", -1e6, 1e6)
     error = math.sqrt(sum((a - b) ** 2 for a, b in zip(predicted, VALUES, strict=True)) / len(VALUES)) / SPREAD
-    return {"combined_score": scoring.digits(error), "relative_error": error}
+    digits = scoring.digits(error)
+    return {"combined_score": digits, "digits": digits}
 
 
 def evaluate(program_path):

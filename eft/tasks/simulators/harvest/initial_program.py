@@ -1,8 +1,8 @@
 # EVOLVE-BLOCK-START
-RESERVE = 20.0
-SHARE = 0.2
-TREND_GAIN = 0.1
-COLD_GAIN = 0.1
+RESERVE = 10.0
+SHARE = 0.5
+TREND_GAIN = 0.3
+COLD_GAIN = 2.0
 
 
 def catch(stock, last_stock, warmth):

@@ -31,7 +31,7 @@ def year(seed):
     draw = scoring.stream(2000 + seed)
     phase, height = 6.28 * draw(), 2 + 3 * draw()
     season = [8 + height * math.sin(phase + day / 7) for day in range(DAYS)]
-    return [max(0.0, level + 6 * (draw() + draw() + draw() - 1.5)) for level in season]
+    return [max(0.0, level + 3 * (draw() + draw() + draw() - 1.5)) for level in season]
 
 
 DATA = [year(seed) for seed in range(YEARS)]
@@ -49,7 +49,7 @@ def score(value):
             total += HOLDING * max(stock, 0.0) + BACKLOG * max(-stock, 0.0) + CHANGE * abs(amount - last)
             last = amount
     cost = total / YEARS / DAYS
-    return {"combined_score": 10 / cost if cost > 0 else 0.0, "daily_cost": cost}
+    return {"combined_score": 10 / (1 + cost), "daily_cost": cost}
 
 
 def evaluate(program_path):

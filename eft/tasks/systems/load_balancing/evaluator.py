@@ -38,7 +38,7 @@ def trace(seed):
     draw = scoring.stream(8000 + seed)
     jobs, now = [], 0.0
     for k in range(JOBS):
-        now += -math.log(1 - draw()) * (0.27 + 0.12 * math.sin(k / 9))
+        now += -math.log(1 - draw()) * (0.17 + 0.08 * math.sin(k / 9))
         size = 0.4 / (1 - 0.97 * draw()) ** 0.6
         jobs.append((now, size, size * (0.7 + 0.6 * draw()), [0.6 + 0.8 * draw() for _ in SPEEDS]))
     return jobs

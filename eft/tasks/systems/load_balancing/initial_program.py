@@ -1,8 +1,8 @@
 # EVOLVE-BLOCK-START
-QUEUE_GAIN = 0.5
+QUEUE_GAIN = 0.2
 WORK_GAIN = 0.1
-SPEED_GAIN = 0.5
-JOB_GAIN = 0.1
+SPEED_GAIN = 0.1
+JOB_GAIN = 0.2
 
 
 def cost(queue, work, speed, size):
