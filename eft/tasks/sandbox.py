@@ -323,8 +323,8 @@ def run_contained(evaluator: Path, code: str, *, suffix: str, timeout_s: float, 
         if level() == "bubblewrap":
             # Foreign evaluators need their own packages and data: all of the machine, but read-only, and no network.
             options = ["--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]
-            for folder in (sys.prefix, str(_HERE), str(evaluator.parent)):  # these may lie under /tmp
-                options += ["--ro-bind", folder, folder]
+            for shown in (sys.prefix, str(_HERE), str(evaluator.parent)):  # these may lie under /tmp
+                options += ["--ro-bind", shown, shown]
             command = ["bwrap", *options, "--bind", name, name, "--chdir", name, "--", *command]
         started = time.monotonic()
         read, write = os.pipe()
