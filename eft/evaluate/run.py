@@ -21,6 +21,7 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import platform
+import re
 import shlex
 import signal
 import sys
@@ -119,7 +120,15 @@ def run_group(config: Config, plan: Plan, group: Group, title: str) -> tuple[dic
     except EftError as e:
         say(f"{title}: {e}")
         return {s.name: str(e) for s in pending if finished(s) is None}, version
-    return {o.spec.name: o.error or "no reason given" for o in outcomes if o.status == "failed"}, version
+    return {o.spec.name: _cause(o.error) for o in outcomes if o.status == "failed"}, version
+
+
+def _cause(error: str | None) -> str:
+    """The cause in a search's failure, and where more is to be read, without the way out (which is ours to say)."""
+    found = dict(re.findall(r"^  (why|where): (.*)$", error or "", re.MULTILINE))
+    if "why" not in found:
+        return error or "no reason given"
+    return f"{found['why']} ({found['where']})" if "where" in found else found["why"]
 
 
 def gather(

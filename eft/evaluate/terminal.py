@@ -3,39 +3,44 @@
 from __future__ import annotations
 
 from eft.evaluate import text
-from eft.evaluate.compare import Comparison
+from eft.evaluate.compare import Comparison, Row
 from eft.evaluate.page import printable
 from eft.evaluate.results import Results
 from eft.evaluate.verdict import BAD, GOOD, verdict
 
 COLOURS = {GOOD: "green", BAD: "red"}
+NARROW = 100  # columns below which the table leaves out what matters least
+
+
+def _cells(row: Row) -> list[str]:
+    b = row.behaviour
+    rates = [text.percent(v.point if v else None) for v in (b.valid, b.no_op, b.improves)]
+    gap = text.percent(row.gap.point if row.gap else None)
+    inside = text.interval_percent(row.gap.such or row.gap.these) if row.gap else text.DASH
+    return [gap, inside, *rates, text.count(b.distinct), text.count(b.completion_tokens)]
 
 
 def show(results: Results, comparison: Comparison, width: int | None = None) -> None:
-    """Print a row per mutator, then the verdict. `width`: columns, default the terminal's."""
+    """Print a row per mutator, what could not be measured, and the verdict. `width`: columns, else the terminal's."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console(stderr=True, width=width)
+    names = ["gap closed", "95% interval", "valid edits", "no-ops", "improves", "distinct", "reply tokens"]
+    shown = len(names) if console.width >= NARROW else 5
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("mutator", no_wrap=True)
-    for name in ("gap closed", "95% interval", "valid edits", "no-ops", "improves", "distinct", "reply tokens"):
-        table.add_column(name, justify="right")
+    for name in names[:shown]:
+        table.add_column(name, justify="right", no_wrap=True)
     for r in comparison.rows:
-        b = r.behaviour
+        if r.done:
+            table.add_row(Text(printable(r.mutator.name)), *_cells(r)[:shown])
+    if table.row_count:
+        console.print(table)
+    for r in comparison.rows:
         if not r.done:
-            table.add_row(
-                Text(printable(r.mutator.name)),
-                Text(printable(r.mutator.error or "no finished search")[:60], style="red"),
-            )
-            continue
-        table.add_row(
-            Text(printable(r.mutator.name)), text.percent(r.gap.point if r.gap else None),
-            text.interval_percent(r.gap.such or r.gap.these) if r.gap else text.DASH,
-            *(text.percent(v.point if v else None) for v in (b.valid, b.no_op, b.improves)),
-            text.count(b.distinct), text.count(b.completion_tokens),
-        )  # fmt: skip
-    console.print(table)
+            why = r.mutator.error or "no finished search"
+            console.print(Text(printable(f"{r.mutator.name}: {why}"), style="red"), soft_wrap=True)
     found = verdict(results, comparison)
-    console.print(Text(printable(found.headline), style=f"bold {COLOURS.get(found.tone, 'yellow')}"))
+    console.print(Text(printable(found.headline), style=f"bold {COLOURS.get(found.tone, 'yellow')}"), soft_wrap=True)

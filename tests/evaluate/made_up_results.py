@@ -6,7 +6,10 @@ import numpy as np
 
 from eft.evaluate.results import MutatorInfo, Results, Search, TaskInfo
 
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7*7 }} {% raw %} \"'&amp; \u202e\x00 </pre></html>"
+HOSTILE = (
+    "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7*7 }} {% raw %} \"'&amp; "
+    "\u202e\x00 </pre></html>"
+)
 
 TASKS = (
     TaskInfo("tour", "routing", "min", "length", 8.0, -8.0, 5.0, "exact solver, this repository"),

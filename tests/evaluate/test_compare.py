@@ -88,8 +88,8 @@ def test_behaviour_rates():
 
 
 def test_who_is_compared_with_whom():
-    m = [MutatorInfo("base", "served", "baseline"), MutatorInfo("sft"), MutatorInfo("kto"), MutatorInfo("ast", "ast", "control"),
-         MutatorInfo("n_sft", "best_of_n", "control", of="sft")]  # fmt: skip
+    controls = [MutatorInfo("ast", "ast", "control"), MutatorInfo("n_sft", "best_of_n", "control", of="sft")]
+    m = [MutatorInfo("base", "served", "baseline"), MutatorInfo("sft"), MutatorInfo("kto"), *controls]
     assert pairings(m) == [
         ("sft", "base"), ("sft", "ast"), ("sft", "n_sft"), ("kto", "base"), ("kto", "sft"), ("kto", "ast"),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from made_up_results import HOSTILE, results
 
-from eft import manifest
+from eft import manifest, stages
 from eft.errors import EftError, UsageError
 from eft.evaluate import page, provenance, report
 from eft.evaluate.charts import axis, plot
@@ -151,32 +151,39 @@ def test_terminal(capsys):
     assert out.out == "" and "best_of_sft" in out.err and "loses to" in out.err
 
 
-def test_report_verb(tmp_path, eft):
-    r = results(seeds=2, iterations=4)
-    manifest.write_json(tmp_path / "evaluate" / "results.json", to_json(r))
-    first = eft("report", tmp_path / "evaluate", "-o", tmp_path / "report.html", "--json")
-    assert first.returncode == 0, first.stderr
-    assert json.loads(first.stdout)["skipped"] is False
-    again = eft("report", tmp_path / "evaluate" / "results.json", "-o", tmp_path / "report.html", "--json")
-    assert json.loads(again.stdout)["skipped"] is False  # the same results, named otherwise
-    recipe(tmp_path)
-    third = eft("report", tmp_path / "evaluate", "-o", tmp_path / "report.html", "--json")
-    assert json.loads(third.stdout)["skipped"] is False and "rows" in (tmp_path / "report.html").read_text()
-    fourth = eft("report", tmp_path / "evaluate", "-o", tmp_path / "report.html", "--json")
-    assert json.loads(fourth.stdout)["skipped"] is True
+def test_report_verb(tmp_path):
+    manifest.write_json(tmp_path / "evaluate" / "results.json", to_json(results(seeds=2, iterations=4)))
+    config = report.Config(results=tmp_path / "evaluate", output=tmp_path / "report.html")
+    assert stages.execute("report", config)["skipped"] is False
+    assert stages.execute("report", config)["skipped"] is True
+    recipe(tmp_path)  # the provenance is an input too
+    assert stages.execute("report", config)["skipped"] is False
+    assert "sft: loss by step" in (tmp_path / "report.html").read_text()
+    (tmp_path / "report.html").unlink()
+    assert stages.execute("report", config)["skipped"] is False
+
+
+NO_RESULTS = {
+    "{": "cannot be read",
+    "[]": "not the result",
+    '{"searches": [], "format": 9}': "format 9",
+    '{"searches": [3]}': "damaged",
+    '{"searches": [{"mutator": "a"}]}': "damaged",
+}
 
 
 def test_what_is_no_result_is_refused(tmp_path):
-    def attempt():
-        report.run(report.Config(results=tmp_path, output=tmp_path / "r.html"))
+    def attempt(**change):
+        report.run(report.Config(**{"results": tmp_path, "output": tmp_path / "r.html", **change}))
 
     with pytest.raises(UsageError, match="no results"):
         attempt()
-    for text, message in (("{", "cannot be read"), ("[]", "not the result"), ('{"searches": [], "format": 9}', "format 9"),
-                          ('{"searches": [3]}', "damaged"), ('{"searches": [{"mutator": "a"}]}', "damaged")):  # fmt: skip
+    for text, message in NO_RESULTS.items():
         (tmp_path / "results.json").write_text(text)
         with pytest.raises(EftError, match=message):
             attempt()
+    with pytest.raises(UsageError, match="is a folder"):
+        attempt(output=tmp_path)
 
 
 def test_axes():
