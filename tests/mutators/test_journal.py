@@ -116,7 +116,7 @@ def test_one_gateway_per_journal(tmp_path: Path) -> None:
 
 
 def test_the_lock_of_a_dead_process_does_not_hold(tmp_path: Path) -> None:
-    code = "import os, sys, pathlib, eft.mutators.journal as j; j.Journal(pathlib.Path(sys.argv[1])).open(); os._exit(9)"
+    code = "import os, sys, pathlib as p, eft.mutators.journal as j; j.Journal(p.Path(sys.argv[1])).open(); os._exit(9)"
     assert subprocess.run([sys.executable, "-c", code, tmp_path], cwd=Path(__file__).parents[2]).returncode == 9
     journal_ = Journal(tmp_path)
     journal_.open()

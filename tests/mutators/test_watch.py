@@ -67,7 +67,7 @@ def test_the_front_dies_and_its_worker_goes_too(tmp_path: Path) -> None:
 
 
 def test_the_parent_is_killed(tmp_path: Path) -> None:
-    code = "import os, subprocess, sys, time; c = sys.argv[1:]; c[3] = str(os.getpid()); subprocess.Popen(c); time.sleep(60)"
+    code = "import os, subprocess, sys; c = sys.argv[1:]; c[3] = str(os.getpid()); subprocess.run(c)"
     parent = subprocess.Popen([sys.executable, "-c", code, *command(tmp_path)])
     running = pids(tmp_path / "pids")
     parent.kill()
