@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from eft import resources
 from eft.errors import EftError
 from eft.manifest import clear_disk_errors
 from eft.search.spec import CACHE, LOG, RESULT, SCAFFOLDS, SPEC, SearchResult, SearchSpec
@@ -41,9 +42,10 @@ class Process(Protocol):
 
 def environment() -> dict[str, str]:
     """What a search runs with: a fixed hash seed (OpenEvolve iterates over sets of strings), one thread per numeric
-    library, and no proxy between it and a gateway on loopback."""
+    library, no proxy between it and a gateway on loopback, and this very eft, installed or not."""
     env = dict(os.environ)
     env["PYTHONHASHSEED"] = "0"
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(resources.PACKAGE.parent), env.get("PYTHONPATH"))))
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         env.setdefault(name, "1")
     for name in ("NO_PROXY", "no_proxy"):

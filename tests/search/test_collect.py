@@ -1,0 +1,81 @@
+"""`eft collect` as a user runs it: logs on disk, resumption, what is reported and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from toy import trail
+
+from eft import resources
+
+pytestmark = pytest.mark.integration
+
+
+def options(toy: Path, out: Path, *more: object) -> list[object]:
+    return ["collect", toy, "-o", out, "--iterations", 12, "--set", "mutator.lookahead=3", "--json", *more]
+
+
+def last_json(done: subprocess.CompletedProcess[str]) -> dict:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def journal(out: Path, kind: str) -> list[dict]:
+    lines = [line for f in sorted((out / "journal").glob("*.jsonl")) for line in f.read_text().splitlines()]
+    return [r for r in map(json.loads, lines) if r["kind"] == kind]
+
+
+def test_collect_leaves_logs_and_continues_after_a_kill(eft, toy, tmp_path) -> None:
+    calm, shot = tmp_path / "calm", tmp_path / "shot"
+    counts = last_json(eft(*options(toy, calm)))
+    assert (counts["searches"], counts["failed_searches"], counts["replies"]) == (2, 0, 24)
+    assert counts["valid_edits"] > 20 and counts["improved_searches"] == 2
+    assert len(journal(calm, "reply")) == 24
+    proposals = journal(calm, "proposal")
+    assert len(proposals) == 3 * 24 and sum(p["chosen"] for p in proposals) == 24
+    forms = {p.name: json.loads((p / "run.json").read_text())["edit"] for p in calm.iterdir() if (p / "run.json").exists()}
+    assert forms == {"toys-toy-diff-s0": "diff", "toys-toy-rewrite-s1": "rewrite"}
+    assert json.loads((calm / "manifest.json").read_text())["counts"]["replies"] == 24
+    assert last_json(eft(*options(toy, calm)))["skipped"]
+
+    command = [sys.executable, "-m", "eft.cli", *map(str, options(toy, shot))]
+    running = subprocess.Popen(command, cwd=resources.PACKAGE.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                               start_new_session=True)  # fmt: skip
+    deadline = time.monotonic() + 60
+    while len(trail(shot / "toys-toy-rewrite-s1")) < 5:
+        assert time.monotonic() < deadline and running.poll() is None
+        time.sleep(0.02)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    before = {r["key"] for r in journal(shot, "reply") if r["status"] == "ok"}
+    assert len(before) >= 5 and not (shot / "manifest.json").exists()
+    assert last_json(eft(*options(toy, shot)))["replies"] == 24
+    assert len(journal(shot, "reply")) == 24 and before < {r["key"] for r in journal(shot, "reply")}
+    for name in forms:
+        assert trail(calm / name) == trail(shot / name)
+
+
+def test_what_collect_refuses(eft, toy, tmp_path) -> None:
+    out = tmp_path / "out"
+    for more, code, words in [
+        (["--set", "mutator.base_url=http://127.0.0.1:9/v1"], 2, "both base_url and model"),
+        (["--prompt-format", "eft@2"], 2, "eft@1"),
+        (["--set", "mutator.lokahead=3"], 2, "lookahead"),
+        (["--suite", "embeded"], 2, "embedded"),
+        (["--set", "mutator.base_url=http://127.0.0.1:9/v1", "--set", "mutator.model=m", "--set", "mutator.api_key_env=NOT_SET_AT_ALL"], 2, "NOT_SET_AT_ALL"),
+    ]:  # fmt: skip
+        done = eft(*options(toy, out, *more))
+        assert done.returncode == code and words in done.stderr and "Traceback" not in done.stderr, (more, done.stderr)
+    (toy / "initial_program.py").write_text("def run(:\n")
+    done = eft(*options(toy, out))
+    assert done.returncode == 1 and "initial program" in done.stderr and "Traceback" not in done.stderr
+    with contextlib.suppress(FileNotFoundError):
+        assert not [p for p in out.iterdir() if (p / "result.json").exists()]
