@@ -209,33 +209,48 @@ def _cell(task: TaskInfo, mutator: str, searches: Sequence[Search], base_raw: fl
     )  # fmt: skip
 
 
-Gaps = dict[str, dict[int, float]]  # task -> seed -> gap closed
+Values = dict[str, dict[int, float]]  # task -> seed -> value, higher is better
 
 
-def gaps_of(results: Results, mutator: str) -> Gaps:
-    """The gap closed by every finished search of `mutator`, where it is defined."""
+def values_of(results: Results, mutator: str) -> tuple[Values, Values]:
+    """(the gap closed, where it is defined; the raw metric, its sign turned for "min") by every finished search."""
     tasks = {t.name: t for t in results.tasks}
-    found: Gaps = {}
+    gaps: Values = {}
+    raws: Values = {}
     for s in results.searches:
-        if s.mutator == mutator and s.status == "done" and s.task in tasks:
-            gap = gap_closed(s.best_raw, tasks[s.task].start_raw, tasks[s.task].best_known)
-            if gap is not None:
-                found.setdefault(s.task, {})[s.seed] = gap
-    return found
+        task = tasks.get(s.task)
+        if s.mutator != mutator or s.status != "done" or task is None or s.best_raw is None:
+            continue
+        raws.setdefault(s.task, {})[s.seed] = -s.best_raw if task.direction == "min" else s.best_raw
+        gap = gap_closed(s.best_raw, task.start_raw, task.best_known)
+        if gap is not None:
+            gaps.setdefault(s.task, {})[s.seed] = gap
+    return gaps, raws
 
 
-def pair(name: str, mine: Gaps, reference: str, theirs: Gaps, draws: int = DRAWS) -> Pair:
-    """The paired difference `mine` - `theirs` by task and seed; searches without a partner are counted, not used."""
-    differences = {
-        task: {seed: gap - theirs[task][seed] for seed, gap in seeds.items() if seed in theirs.get(task, {})}
+def _differences(mine: Values, theirs: Values) -> Values:
+    """Mine - theirs wherever both have the task and the seed."""
+    return {
+        task: {seed: value - theirs[task][seed] for seed, value in seeds.items() if seed in theirs.get(task, {})}
         for task, seeds in mine.items()
     }
-    flat = [d for seeds in differences.values() for d in seeds.values()]
-    tasks = [(task, math.fsum(seeds.values()) / len(seeds)) for task, seeds in differences.items() if seeds]
+
+
+def pair(
+    name: str, mine: tuple[Values, Values], reference: str, theirs: tuple[Values, Values], draws: int = DRAWS
+) -> Pair:
+    """The paired comparison of two mutators' (gaps, raw values); searches without a partner are counted, not used.
+
+    Wins, ties and losses go by the raw values, so they exist where no best known value makes a gap.
+    """
+    gaps, raws = _differences(mine[0], theirs[0]), _differences(mine[1], theirs[1])
+    flat = [d for seeds in raws.values() for d in seeds.values()]
+    tasks = [(task, math.fsum(seeds.values()) / len(seeds)) for task, seeds in gaps.items() if seeds]
     return Pair(
-        mutator=name, reference=reference, difference=mean_interval(differences, draws=draws),
+        mutator=name, reference=reference, difference=mean_interval(gaps, draws=draws),
         wins=sum(d > 0 for d in flat), ties=sum(d == 0 for d in flat), losses=sum(d < 0 for d in flat),
-        tasks=tuple(sorted(tasks, key=lambda t: (t[1], t[0]))), unpaired=sum(len(s) for s in mine.values()) - len(flat),
+        tasks=tuple(sorted(tasks, key=lambda t: (t[1], t[0]))),
+        unpaired=sum(len(s) for s in mine[1].values()) - len(flat),
     )  # fmt: skip
 
 
@@ -286,18 +301,25 @@ def compare(results: Results, draws: int = DRAWS) -> Comparison:
             searches = by_cell.get((t.name, m.name), [])
             if searches:
                 cells.append(_cell(t, m.name, searches, base.mean if base and m.name != baseline else None))
-    rows, gaps = [], {m.name: gaps_of(results, m.name) for m in results.mutators}
+    rows, values = [], {m.name: values_of(results, m.name) for m in results.mutators}
     for m in results.mutators:
         own = [s for t in results.tasks for s in by_cell.get((t.name, m.name), [])]
         done = [s for s in own if s.status == "done"]
         by_task = {c.task: c.gap.mean for c in cells if c.mutator == m.name and c.gap}
         rows.append(
-            Row(m, mean_interval(gaps[m.name], draws=draws), by_task, behaviour(done), len(done), len(own) - len(done))
+            Row(
+                m,
+                mean_interval(values[m.name][0], draws=draws),
+                by_task,
+                behaviour(done),
+                len(done),
+                len(own) - len(done),
+            )
         )
     return Comparison(
         rows=tuple(rows),
         cells=tuple(cells),
-        pairs=tuple(pair(a, gaps[a], b, gaps[b], draws) for a, b in pairings(results.mutators)),
+        pairs=tuple(pair(a, values[a], b, values[b], draws) for a, b in pairings(results.mutators)),
         undefined=tuple(_undefined(results, cells, baseline)),
         failed=tuple(s for key in sorted(by_cell) for s in by_cell[key] if s.status != "done"),
     )

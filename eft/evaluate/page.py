@@ -106,7 +106,7 @@ def gap_tracks(rows: Sequence[Row], style: dict[str, str]) -> tuple[charts.Axis,
     for r in rows:
         marks = [Dot(on.at(v), f"{task}: {text.percent(v)}") for task, v in sorted(r.by_task.items())]
         if r.gap is None:
-            why = r.mutator.error or "no finished search"
+            why = r.mutator.error or ("no best known value" if r.done else "no finished search")
             tracks.append(_track(on, r.mutator.name, style[r.mutator.name], None, marks, text.DASH, why))
             continue
         inside = text.interval_percent(r.gap.such or r.gap.these)

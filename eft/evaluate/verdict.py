@@ -49,11 +49,15 @@ class Verdict:
 
 def strength(pair: Pair) -> str:
     """How far the numbers of one comparison go (see the module's text)."""
-    d = pair.difference
-    if d is None:
-        return "none"
-    if not pair.wins and not pair.losses:
-        return "same"
+    d, decided = pair.difference, pair.wins + pair.losses
+    if not decided:
+        return "same" if pair.ties else "none"
+    if d is None:  # no best known value makes a gap: an exact sign test on the paired searches, of these tasks alone
+        from scipy.stats import binomtest
+
+        if binomtest(pair.wins, decided).pvalue > 0.05:
+            return "open"
+        return "better_here" if pair.wins > pair.losses else "worse_here"
     if d.such is not None and d.such.sign:
         return "better" if d.such.sign > 0 else "worse"
     if d.these is not None and d.these.sign:
@@ -75,7 +79,7 @@ def _clause(verb: str, names: str) -> str:
 def _finding(p: Pair) -> Sentence:
     """One comparison in words and numbers."""
     s, d = strength(p), p.difference
-    if d is None:
+    if s == "none":
         return Sentence(OPEN, f"{p.mutator} and {p.reference} have no finished search in common.")
     numbers = [f"{p.wins} won, {p.ties} tied, {p.losses} lost of {plural(p.wins + p.ties + p.losses, 'paired search')}"]
     if p.unpaired:
@@ -84,15 +88,18 @@ def _finding(p: Pair) -> Sentence:
         return Sentence(
             OPEN, f"{p.mutator} ends exactly where {p.reference} does, in every paired search.", numbers[0] + "."
         )
+    here = " on these tasks" if s.endswith("_here") else ""
+    clause = _clause(s.removesuffix("_here"), p.reference) + here
+    if d is None:
+        numbers.append("exact sign test at 5%, for want of a best known value")
+        return Sentence(TONES[s], f"{p.mutator} {clause}.", "; ".join(numbers) + ".")
     over_tasks = [f"over tasks and seeds {interval_points(d.such)}"] if d.such else []
     over_seeds = [f"over seeds alone {interval_points(d.these)}"] if d.these else []
     bounds = over_tasks if s in ("better", "worse") else over_seeds + over_tasks
     numbers.insert(0, f"95% interval {', '.join(bounds)}" if bounds else "a single value has no interval")
     size = f"{points(abs(d.point)).lstrip('+')} points of the gap"
-    clause = _clause(s.removesuffix("_here"), p.reference)
-    if s.endswith("_here"):
+    if here:
         numbers.append("too few tasks to say so of others")
-        clause = f"{clause} on these tasks"
     if s == "open":
         lead = (
             "nothing between them"
@@ -186,7 +193,7 @@ def _limits(results: Results, comparison: Comparison) -> list[str]:
                 "Beating it shows that the form of an edit was learned, not that the search got better; the controls "
                 "are what counts."
             )
-    tasks = sum(any(c.task == t.name and c.gap for c in comparison.cells) for t in results.tasks)
+    tasks = len({c.task for c in comparison.cells if c.done})
     seeds = len(results.seeds) or len({s.seed for s in results.searches})
     if tasks < FEW_TASKS or seeds < FEW_SEEDS:
         found.append(
@@ -233,7 +240,8 @@ def verdict(results: Results, comparison: Comparison) -> Verdict:
     rows = list(comparison.rows)
     tuned = [r for r in rows if r.mutator.role == "tuned"]
     tone, headline = _headline(comparison, tuned[-1] if tuned else None)
-    found = [_finding(p) for p in comparison.pairs]
+    measured = {r.mutator.name for r in rows if r.done}
+    found = [_finding(p) for p in comparison.pairs if {p.mutator, p.reference} <= measured]
     for r in rows:
         if r.mutator.error:
             found.append(Sentence(BAD, f"{r.mutator.name} could not be run: {r.mutator.error}"))

@@ -117,7 +117,7 @@ def test_gap_is_monotone_towards_the_best(start, best, a, b):
 )
 @settings(max_examples=50, deadline=None)
 def test_a_mutator_against_itself_is_exactly_zero(gaps):
-    p = pair("a", gaps, "a", gaps, draws=100)
+    p = pair("a", (gaps, gaps), "a", (gaps, gaps), draws=100)
     assert (p.wins, p.losses, p.unpaired) == (0, 0, 0)
     if p.difference is not None:
         intervals = [i for i in (p.difference.these, p.difference.such) if i is not None]

@@ -85,7 +85,7 @@ def test_whole_resumed_and_extended(tmp_path, endpoint):
 
 @pytest.mark.integration
 def test_killed_in_the_middle(tmp_path):
-    """kill -9 at some moment, then the same command: nothing is paid for twice, and the result is the undisturbed one."""
+    """kill -9, then the same command: nothing is paid for twice, and the result is that of an undisturbed run."""
     endpoint = Endpoint(seconds=0.15)
     try:
         mutators = {"served": {"model": "toy", "base_url": endpoint.base_url}, "ast": {"kind": "ast"}}

@@ -87,3 +87,11 @@ def test_a_mutator_that_could_not_run():
 def test_nothing_at_all():
     v = words(Results((), (), ()))
     assert v.headline == "No tuned mutator was evaluated."
+
+
+def test_without_a_best_known_value_the_sign_test_decides():
+    task = dataclasses.replace(MIN, best_known=None)
+    found = {"base": {"tour": [8.0] * 8}, "sft": {"tour": [7.0] * 8}, "ast": {"tour": [6.0, 6.0, 9.0, 9.0] * 2}}
+    v = words(evaluation(found, (task,)))
+    assert v.tone == GOOD and "beats base (on these tasks" in v.headline and "cannot be told from ast" in v.headline
+    assert any("exact sign test" in s.detail for s in v.shows)
