@@ -2,9 +2,9 @@
 
 Two uses. Plain (`lookahead: 0`) it answers with one random edit and sees nothing but the program: the control that any
 trained mutator has to beat. With `lookahead: k` it makes k distinct edits of the one parent — half of them follow the
-history in the prompt (eft/mutators/ast_history.py), the rest are random (eft/mutators/ast_edits.py) — evaluates all, reports
-all as proposals and answers with the best: a teacher that knows more than any student can see.
-`guided: 1.0` without lookahead is the hand rule: go on with what improved, else turn round what did not, else at random.
+history in the prompt (eft/mutators/ast_history.py), the rest are random (eft/mutators/ast_edits.py) — evaluates all,
+reports all as proposals and answers with the best: a teacher that knows more than any student can see. `guided: 1.0`
+without lookahead is the hand rule: go on with what improved, else turn round what did not, else at random.
 
 A pure function of (seed, call number, messages, task): a search that is replayed gets the same answers.
 """
@@ -48,13 +48,16 @@ class AstMutator:
         if lookahead and task is None:
             raise UsageError("the ast mutator needs a task to look ahead", way_out="give the task, or lookahead: 0")
         if task is not None and task.language != "python":
-            raise UsageError(f"the ast mutator cannot edit {task.language}", where=task.folder, why="it edits Python only")
+            raise UsageError(
+                f"the ast mutator cannot edit {task.language}", where=task.folder, why="it edits Python only"
+            )
         self.seed, self.lookahead, self.form, self.task = seed, lookahead, form, task
         self.kinds = ast_edits.KINDS[kinds]
         self.guided = (0.5 if lookahead else 0.0) if guided is None else guided
 
     def propose(self, messages: list[dict[str, str]], call: int) -> Reply:
-        """Answer the last user message. Raises EftError where it shows no Python program, or one that cannot be edited."""
+        """Answer the last user message. Raises EftError where it shows no Python program, or one that cannot be
+        edited."""
         user = next((m["content"] for m in reversed(messages) if m.get("role") == "user"), "")
         parent = current_program(user)
         if parent is None:
@@ -94,13 +97,14 @@ class AstMutator:
                 yield change.child, response
 
     def _guided(self, parent: str, user: str, rng: random.Random) -> list[str]:
-        """What follows from the history: continuations before opposites, at random among equals when looking ahead."""
+        """What follows from the history: in random order when looking ahead, else continuations before opposites."""
         tree = edits.parse_python(parent)
         source = ast_edits.Source(parent, tree)
         followed = ast_history.follow(parent, source.allowed, ast_history.read(user))
         followed = [(name, child) for name, child in followed if edits.changes_syntax(parent, child)]
         if self.lookahead:
             rng.shuffle(followed)
+            return [child for _, child in followed]
         return [child for _, child in sorted(followed, key=lambda f: f[0] != "cont")]
 
     def _look_ahead(self, parent: str, candidates: Iterator[tuple[str, str]]) -> Reply:

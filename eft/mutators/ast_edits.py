@@ -1,9 +1,9 @@
 """Random small edits of a Python program, found on its syntax tree and made in its text.
 
-`propose(code, rng)` gives a `Change` whose child parses, differs from the parent as a tree, and differs in text on one line (or
-by one inserted, deleted, doubled or swapped statement): nodes are located by their positions and patched in place, so
-layout and comments stay and the diff says exactly what happened. Only code between EVOLVE-BLOCK markers is touched, where
-a program has them.
+`propose(code, rng)` gives a `Change` whose child parses, differs from the parent as a tree, and differs in text on
+one line (or by one inserted, deleted, doubled or swapped statement): nodes are located by their positions and patched
+in place, so layout and comments stay and the diff says exactly what happened. Only code between EVOLVE-BLOCK markers
+is touched, where a program has them.
 
 Kinds of edits, and what each is good for:
     number      scale, nudge or flip the sign of a constant — by far the most useful on programs with named constants
@@ -28,7 +28,8 @@ from dataclasses import dataclass
 
 from eft.edits import changes_syntax, parse_python
 
-# How often each kind is tried. Chosen on the shipped training tasks: constants improve most often, structure opens new ground.
+# How often each kind is tried. Chosen on the shipped training tasks: constants improve most often, structure opens
+# new ground.
 WEIGHTS = {
     "number": 55, "operator": 7, "compare": 5, "boolean": 3, "name": 8, "wrap": 6, "term": 10, "statement": 6,
 }  # fmt: skip
@@ -87,7 +88,9 @@ class Source:
     def offset(self, line: int, column: int) -> int:
         """Offset in the text of a position in the tree (lines from 1, columns in UTF-8 bytes)."""
         text = self.lines[line - 1]
-        return self.starts[line - 1] + (column if text.isascii() else len(text.encode()[:column].decode("utf-8", "ignore")))
+        return self.starts[line - 1] + (
+            column if text.isascii() else len(text.encode()[:column].decode("utf-8", "ignore"))
+        )
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)
@@ -115,10 +118,13 @@ class Source:
         return None
 
     def names(self, node: ast.AST) -> list[str]:
-        """Names that hold plain values where `node` stands: arguments, earlier locals, the module's constants. Sorted."""
+        """Names that hold plain values where `node` stands: arguments, earlier locals, the module's constants.
+        Sorted."""
         found, function = set(), self.function(node)
         for scope in (self.tree, function):
-            for child in ast.walk(scope) if isinstance(scope, ast.FunctionDef) else ast.iter_child_nodes(scope or ast.Module()):
+            for child in (
+                ast.walk(scope) if isinstance(scope, ast.FunctionDef) else ast.iter_child_nodes(scope or ast.Module())
+            ):
                 if isinstance(child, ast.Assign) and child.end_lineno < node.lineno and not _is_container(child.value):
                     found |= {t.id for t in child.targets if isinstance(t, ast.Name)}
                 elif isinstance(child, ast.arg):
@@ -136,12 +142,14 @@ def _is_container(value: ast.AST) -> bool:
 
 
 def propose(code: str, rng: random.Random, kinds: tuple[str, ...] = KINDS["all"], tries: int = 60) -> Change | None:
-    """One random edit of `code`, or None where none was found (not Python, nothing to change). Deterministic given `rng`."""
+    """One random edit of `code`, or None where none was found (not Python, nothing to change). Deterministic given
+    `rng`."""
     return next(stream(code, rng, kinds, tries), None)
 
 
 def stream(code: str, rng: random.Random, kinds: tuple[str, ...] = KINDS["all"], tries: int = 60) -> Iterator[Change]:
-    """Random edits of `code`, without end while there are any: repeats are possible. Stops after `tries` failures in a row."""
+    """Random edits of `code`, without end while there are any: repeats are possible. Stops after `tries` failures in
+    a row."""
     tree = parse_python(code)
     if tree is None:
         return
@@ -180,7 +188,8 @@ def _numbers(source: Source) -> list[ast.Constant]:
 
 
 def _counts(source: Source, node: ast.Constant) -> bool:
-    """Is this whole number a count or an index (an argument of range, a subscript)? Changing it mostly breaks a program."""
+    """Is this whole number a count or an index (an argument of range, a subscript)? Changing it mostly breaks a
+    program."""
     around = source.parent.get(node)
     while isinstance(around, ast.BinOp | ast.UnaryOp):
         around = source.parent.get(around)
@@ -203,7 +212,11 @@ def _number(source: Source, rng: random.Random) -> str | None:
     if negative:
         value = -value
     if isinstance(value, int) and not isinstance(value, bool) and rng.random() < 0.5:
-        step = rng.choice((-2, -1, 1, 2)) if abs(value) < 20 else round(value * rng.choice((-0.5, -0.2, -0.1, 0.1, 0.2, 0.5)))
+        step = (
+            rng.choice((-2, -1, 1, 2))
+            if abs(value) < 20
+            else round(value * rng.choice((-0.5, -0.2, -0.1, 0.1, 0.2, 0.5)))
+        )
         return source.replace(target, _safe(str(value + step), source, target))
     choice = rng.random()
     if value == 0:
@@ -221,7 +234,8 @@ def _number(source: Source, rng: random.Random) -> str | None:
 
 
 def _safe(text: str, source: Source, target: ast.AST) -> str:
-    """A negative number in parentheses where it would otherwise join an operator (2 ** -1 is fine, a - -1 is not nice)."""
+    """A negative number in parentheses where it would otherwise join an operator (2 ** -1 is fine, a - -1 is not
+    nice)."""
     around = source.parent.get(target)
     return f"({text})" if text.startswith("-") and isinstance(around, ast.BinOp) else text
 
@@ -262,7 +276,9 @@ def _compare(source: Source, rng: random.Random) -> str | None:
         return None
     node = rng.choice(nodes)
     old = _COMPARISONS[type(node.ops[0])]
-    return _between(source, node.left, node.comparators[0], old, rng.choice([o for o in _COMPARISONS.values() if o != old]))
+    return _between(
+        source, node.left, node.comparators[0], old, rng.choice([o for o in _COMPARISONS.values() if o != old])
+    )
 
 
 def _boolean(source: Source, rng: random.Random) -> str | None:
@@ -358,7 +374,9 @@ def _term(source: Source, rng: random.Random) -> str | None:
         f"{name} = {name} * (1 {sign} {constant} * {other})",
         f"{name} = {name} {sign} {constant}",
     ))  # fmt: skip
-    indent = source.lines[node.lineno - 1][: len(source.lines[node.lineno - 1]) - len(source.lines[node.lineno - 1].lstrip())]
+    indent = source.lines[node.lineno - 1][
+        : len(source.lines[node.lineno - 1]) - len(source.lines[node.lineno - 1].lstrip())
+    ]
     end = source.starts[node.end_lineno] - 1
     return source.patch(end, end, f"\n{indent}{form}")
 

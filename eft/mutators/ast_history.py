@@ -1,8 +1,8 @@
 """What a prompt tells about recent edits, and which edits follow from it: a memory for the model-free mutator.
 
-The `eft@1` format lists edits with their outcomes (eft/templates/eft_1): an edit of one number that was kept points in a
-direction (go on: half, as far, twice as far), one that made things worse points in the other. OpenEvolve's own formats are read
-as far as their outcome words say something.
+The `eft@1` format lists edits with their outcomes (eft/templates/eft_1): an edit of one number that was kept points
+in a direction (go on: half, as far, twice as far), one that made things worse points in the other. OpenEvolve's own
+formats are read as far as their outcome words say something.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ def read(user: str) -> list[Past]:
     score = _SCORE.search(text)
     now = float(score[1]) if score else None
     found = []
-    for block in re.split(r"^### Attempt|\n(?=- )", text, flags=re.MULTILINE) if "### Attempt" not in text else text.split("### Attempt"):
+    for block in (
+        re.split(r"^### Attempt|\n(?=- )", text, flags=re.MULTILINE)
+        if "### Attempt" not in text
+        else text.split("### Attempt")
+    ):
         change = _CHANGE.search(block)
         if change is None:
             continue
@@ -57,10 +61,12 @@ def read(user: str) -> list[Past]:
 def follow(code: str, allowed: list[bool], past: list[Past]) -> list[tuple[str, str]]:
     """Children of `code` that go on where an edit improved, or the other way where it did not, as (name, child).
 
-    Names: cont (go on), opp (the opposite), shrink (the same way, a quarter as far). Edits of one number only, and only where
-    the program still has that line, whatever its number is by now. The order: all of an edit before the next one.
+    Names: cont (go on), opp (the opposite), shrink (the same way, a quarter as far). Edits of one number only, and
+    only where the program still has that line, whatever its number is by now; nothing that the history has tried
+    already. The order: all of an edit before the next one.
     """
     lines = code.split("\n")
+    tried = {(edit.old, edit.new) for edit in past}
     children: list[tuple[str, str]] = []
     for edit in past:
         slot = _single_number(edit.old, edit.new)
@@ -68,7 +74,7 @@ def follow(code: str, allowed: list[bool], past: list[Past]) -> list[tuple[str, 
             continue
         before, a, b, after = slot
         for i, line in enumerate(lines):
-            here = _current(line.strip(), before, after) if allowed[i] else None
+            here = _current(line.strip(), before, after) if i < len(allowed) and allowed[i] else None
             if here is None:
                 continue
             step = b - a
@@ -77,11 +83,18 @@ def follow(code: str, allowed: list[bool], past: list[Past]) -> list[tuple[str, 
                 moves = [("opp", -step), ("opp", -step / 2), ("shrink", step / 4)]
             indent = line[: len(line) - len(line.lstrip())]
             for name, move in moves:
-                new = f"{indent}{before}{format_number(here + move, move)}{after}"
-                if new != line:
+                new = f"{indent}{before}{_moved(here, move)}{after}"
+                if new != line and (line.strip(), new.strip()) not in tried:
                     children.append((name, "\n".join(lines[:i] + [new] + lines[i + 1 :])))
             break
     return children
+
+
+def _moved(text: str, move: float) -> str:
+    """The number in `text`, moved; whole numbers stay whole where the move is whole."""
+    if text.lstrip("-").isdigit() and move.is_integer():
+        return str(int(text) + int(move))
+    return format_number(float(text) + move, move)
 
 
 def _single_number(old: str, new: str) -> tuple[str, float, float, str] | None:
@@ -96,9 +109,9 @@ def _single_number(old: str, new: str) -> tuple[str, float, float, str] | None:
     return old[: x.start()], float(x[0]), float(y[0]), old[x.end() :]
 
 
-def _current(line: str, before: str, after: str) -> float | None:
-    """The number that stands between `before` and `after` on this line."""
+def _current(line: str, before: str, after: str) -> str | None:
+    """The number that stands between `before` and `after` on this line, as it is written."""
     if not line.startswith(before) or not line.endswith(after) or len(line) <= len(before) + len(after):
         return None
-    middle = line[len(before) : len(line) - len(after)] if after else line[len(before) :]
-    return float(middle) if _NUMBER.fullmatch(middle) else None
+    middle = line[len(before) : len(line) - len(after)]
+    return middle if _NUMBER.fullmatch(middle) else None

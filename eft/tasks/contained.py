@@ -14,7 +14,8 @@ import sys
 
 
 def plain(value: object) -> object:
-    """JSON data of what evaluators put into metrics and artifacts: numpy scalars as numbers, bytes and others as text."""
+    """JSON data of what evaluators put into metrics and artifacts: numpy scalars as numbers, bytes and others as
+    text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, dict):

@@ -1,8 +1,8 @@
 """Evaluate one program of a task, out of process, with a cache by code hash.
 
-Isolated tasks: the evaluator is our code and pure, so it is loaded once into this process; only the candidate runs outside,
-in the warm sandbox (eft/tasks/sandbox.py). That costs a fork per evaluation. Contained tasks: evaluator and candidate run
-together in a fresh sandboxed process per evaluation, killed as a whole at the task's timeout.
+Isolated tasks: the evaluator is our code and pure, so it is loaded once into this process; only the candidate runs
+outside, in the warm sandbox (eft/tasks/sandbox.py). That costs a fork per evaluation. Contained tasks: evaluator and
+candidate run together in a fresh sandboxed process per evaluation, killed as a whole at the task's timeout.
 
 Deterministic programs give the same Evaluation again; the cache is what makes a search replayable, and cheap, where a
 foreign evaluator is not deterministic.
@@ -81,7 +81,9 @@ def _judge(task: Task, metrics: dict[str, Any], artifacts: dict[str, Any], secon
     if metrics.get("validity") in (0, False):  # also 0.0
         return invalid(Validity.INCORRECT)
     raw = real(metrics.get(task.raw_metric))
-    return Evaluation(metrics, Validity.VALID, score, raw if raw is None or math.isfinite(raw) else None, artifacts, seconds)
+    return Evaluation(
+        metrics, Validity.VALID, score, raw if raw is None or math.isfinite(raw) else None, artifacts, seconds
+    )
 
 
 @memo
@@ -112,7 +114,9 @@ def _isolated(task: Task, code: str) -> tuple[dict[str, Any], dict[str, Any]]:
     finally:
         os.unlink(name)
     if not isinstance(result, dict):
-        raise EftError("the evaluator did not return a dict", where=task.evaluator, why=f"it returned {type(result).__name__}")
+        raise EftError(
+            "the evaluator did not return a dict", where=task.evaluator, why=f"it returned {type(result).__name__}"
+        )
     return dict(result), result.artifacts if isinstance(result, scoring.Scored) else {}
 
 
@@ -134,7 +138,8 @@ _caches: dict[Path, tuple[int, dict[str, Evaluation]]] = {}  # file -> (bytes re
 
 
 def _lookup(file: Path, key: str) -> Evaluation | None:
-    """The cached evaluation. Reads what other processes have appended since the last look; a torn line waits or is skipped."""
+    """The cached evaluation. Reads what other processes have appended since the last look; a torn line waits or is
+    skipped."""
     read, known = _caches.get(file, (0, {}))
     try:
         size = file.stat().st_size
@@ -160,7 +165,7 @@ def _lookup(file: Path, key: str) -> Evaluation | None:
 
 
 def _append(file: Path, key: str, result: Evaluation) -> None:
-    """One line, written whole: several searches may share a cache. A torn last line (a killed writer) is ended first."""
+    """One line, written whole: several searches may share a cache. A killed writer's torn line is ended first."""
     line = to_json({"key": key, **asdict(result)}) + "\n"
     with clear_disk_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,11 @@
-"""Run candidate code out of process and get plain data back: `call` for isolated tasks, `run_contained` for foreign ones.
+"""Run candidate code out of process and get plain data back: `call` for isolated tasks, `run_contained` for foreign
+ones.
 
-`call` sends a program to a warm worker (eft/tasks/worker.py), which forks one child per candidate: own session, limits on
-CPU, memory, files, output and wall time, a kernel filter against new processes, signals, sockets and any writing (on x86-64
-and AArch64), an empty environment, an empty working folder. The worker itself sits in bubblewrap where `bwrap` works:
-own process, network, IPC and mount namespaces in which only the interpreter exists. Where it does not, the worker runs
-plain. `level()` says which of the two it is.
+`call` sends a program to a warm worker (eft/tasks/worker.py), which forks one child per candidate: own session,
+limits on CPU, memory, files, output and wall time, a kernel filter against new processes, signals, sockets and any
+writing (on x86-64 and AArch64), an empty environment, an empty working folder. The worker itself sits in bubblewrap
+where `bwrap` works: own process, network, IPC and mount namespaces in which only the interpreter exists. Where it
+does not, the worker runs plain. `level()` says which of the two it is.
 
 What this does not cover: in plain mode a candidate can *read* what this user can read (it cannot write, and has no
 network to send it to); memory is limited per process; timing side channels and kernel bugs are out of scope. Task
@@ -43,11 +44,13 @@ _LEVELS = ("bubblewrap", "plain")
 _HERE = Path(__file__).parent
 _GRACE_S = 2.0  # what a worker gets beyond a candidate's wall limit before it counts as hung itself
 _START_S = 20.0
+STDERR_BYTES = 2000  # of what was printed, the end is kept
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Bounds of one candidate. CPU time decides (whole seconds, the same on a busy machine); wall time is the backstop."""
+    """Bounds of one candidate. CPU time decides (whole seconds, the same on a busy machine); wall time is the
+    backstop."""
 
     wall_s: float = 15.0
     cpu_s: int = 1
@@ -74,7 +77,7 @@ class _WorkerGone(Exception):
 
 
 def _environment() -> dict[str, str]:
-    """The whole environment of a candidate: no key, no home, no path of this machine. A fixed hash seed: determinism."""
+    """The whole environment of a candidate: no key, no home; a fixed hash seed, for the order of sets."""
     return {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 
 
@@ -103,14 +106,25 @@ class _Worker:
             mounts = ["--ro-bind", prefix, prefix]
             for name in ("worker.py", "seccomp.py"):
                 mounts += ["--ro-bind", str(_HERE / name), f"/eft/{name}"]
-            command = [*_bubblewrap(*mounts, "--dir", "/tmp/work", "--chdir", "/tmp/work"), "--", *python, "/eft/worker.py"]
+            command = [
+                *_bubblewrap(*mounts, "--dir", "/tmp/work", "--chdir", "/tmp/work"),
+                "--",
+                *python,
+                "/eft/worker.py",
+            ]
         else:
             command = [*python, str(_HERE / "worker.py")]
         with open(self.folder / "log", "wb") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=self._work(), env=_environment(),
-                start_new_session=True, bufsize=0,
-            )  # fmt: skip
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=self._work(),
+                env=_environment(),
+                start_new_session=True,
+                bufsize=0,
+            )
         try:
             self.filtered: bool = json.loads(self._receive(time.monotonic() + _START_S))["filter"]
         except (_WorkerGone, ValueError, KeyError) as e:
@@ -185,8 +199,9 @@ def level() -> str:
             _level = wanted or ("bubblewrap" if _bubblewrap_works() else "plain")
             if wanted == "bubblewrap" and not _bubblewrap_works():
                 _level = None
-                raise EftError("bubblewrap does not work on this machine", why="`bwrap` is missing, or user namespaces are "
-                               "forbidden", way_out=f"install bubblewrap, or set {LEVEL_VARIABLE}=plain")  # fmt: skip
+                why = "`bwrap` is missing, or user namespaces are forbidden"
+                way_out = f"install bubblewrap, or set {LEVEL_VARIABLE}=plain"
+                raise EftError("bubblewrap does not work on this machine", why=why, way_out=way_out)
         return _level
 
 
@@ -317,21 +332,33 @@ def run_contained(evaluator: Path, code: str, *, suffix: str, timeout_s: float, 
         folder = Path(name)
         program = folder / f"program{suffix}"
         program.write_bytes(code.encode("utf-8", "surrogatepass"))
+        read, write = os.pipe()
+        command = [
+            sys.executable,
+            "-s",
+            "-B",
+            str(_HERE / "contained.py"),
+            str(evaluator),
+            str(program),
+            str(memory_mb),
+            str(write),
+        ]
+        if level() == "bubblewrap":
+            command = _contained_bubblewrap(folder, evaluator.parent) + command
         path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
         environment = {**_environment(), _MARK: mark, "HOME": name, "TMPDIR": name, "PATH": path}
-        command = [sys.executable, "-s", "-B", str(_HERE / "contained.py"), str(evaluator), str(program), str(memory_mb)]
-        if level() == "bubblewrap":
-            # Foreign evaluators need their own packages and data: all of the machine, but read-only, and no network.
-            options = ["--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]
-            for shown in (sys.prefix, str(_HERE), str(evaluator.parent)):  # these may lie under /tmp
-                options += ["--ro-bind", shown, shown]
-            command = ["bwrap", *options, "--bind", name, name, "--chdir", name, "--", *command]
         started = time.monotonic()
-        read, write = os.pipe()
-        command_w = [*command, str(write)]
         with open(folder / "log", "wb") as log:
-            process = subprocess.Popen(command_w, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=name, env=environment,
-                                       start_new_session=True, pass_fds=(write,))  # fmt: skip
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=name,
+                env=environment,
+                start_new_session=True,
+                pass_fds=(write,),
+            )
         os.close(write)
         try:
             payload, why = _collect(read, started + timeout_s)
@@ -343,7 +370,7 @@ def run_contained(evaluator: Path, code: str, *, suffix: str, timeout_s: float, 
             _end_marked(mark)
         seconds = time.monotonic() - started
         with open(folder / "log", "rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - 2000))
+            log.seek(max(0, log.seek(0, os.SEEK_END) - STDERR_BYTES))
             stderr = log.read().decode("utf-8", "replace")
     if why == "timeout":
         return Outcome(None, Validity.TIMEOUT, f"not finished after {timeout_s:g} s", stderr, seconds)
@@ -357,6 +384,14 @@ def run_contained(evaluator: Path, code: str, *, suffix: str, timeout_s: float, 
     if "error" in value:
         return Outcome(None, Validity.ERROR, str(value["error"])[:500], stderr, seconds)
     return Outcome(value, Validity.VALID, "", stderr, seconds)
+
+
+def _contained_bubblewrap(work: Path, task: Path) -> list[str]:
+    """Foreign evaluators need their own packages and data: all of the machine, but read-only, and no network."""
+    options = ["--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]
+    for visible in (sys.prefix, str(_HERE), str(task)):  # these may lie under /tmp
+        options += ["--ro-bind", visible, visible]
+    return ["bwrap", *options, "--bind", str(work), str(work), "--chdir", str(work), "--"]
 
 
 def _collect(fd: int, deadline: float, most: int = 4 << 20) -> tuple[bytes, str]:

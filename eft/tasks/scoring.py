@@ -1,9 +1,9 @@
 """What the evaluators of isolated tasks share: run the candidate in the sandbox, check its data, score it out here.
 
-An evaluator passes a `score` function that turns the candidate's JSON data into metrics, recomputing everything; it calls
-`numbers`, `points` or `order` on whatever came back and raises `Invalid` where that is no solution. A failed candidate
-gets combined_score 0 (every valid program scores above 0), validity 0 and `error: "<reason>: <what>"`, where <reason> is a
-word of eft.records.Validity.
+An evaluator passes a `score` function that turns the candidate's JSON data into metrics, recomputing everything; it
+calls `numbers`, `points` or `order` on whatever came back and raises `Invalid` where that is no solution. A failed
+candidate gets combined_score 0 (every valid program scores above 0), validity 0 and `error: "<reason>: <what>"`,
+where <reason> is a word of eft.records.Validity.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ def numbers(value: Any, count: int, what: str, low: float = -BIGGEST, high: floa
     return [number(v, f"{what}[{i}]", low, high) for i, v in enumerate(value)]
 
 
-def points(value: Any, count: int, dimension: int, what: str, low: float = -BIGGEST, high: float = BIGGEST) -> list[list[float]]:
+def points(
+    value: Any, count: int, dimension: int, what: str, low: float = -BIGGEST, high: float = BIGGEST
+) -> list[list[float]]:
     """A list of `count` points, each a list of `dimension` finite floats within [low, high]."""
     if not isinstance(value, list):
         raise Invalid(f"{what} must be a list, not {type(value).__name__}")
@@ -123,12 +125,14 @@ def order(value: Any, count: int, what: str) -> list[int]:
 
 
 def digits(error: float) -> float:
-    """A score of an error >= 0 that never saturates: about the number of correct decimal digits, above 0 for any error."""
+    """A score of an error >= 0 that never saturates: about the number of correct decimal digits, above 0 for any
+    error."""
     return math.log10(1.0 + 1.0 / max(error, 1e-15))
 
 
 def stream(seed: int) -> Callable[[], float]:
-    """Uniform numbers in [0, 1), the same on every machine and Python release (a 64-bit linear congruential generator)."""
+    """Uniform numbers in [0, 1), the same on every machine and Python release (a 64-bit linear congruential
+    generator)."""
     state = seed * 6364136223846793005 + 1442695040888963407 & (1 << 64) - 1
 
     def draw() -> float:

@@ -19,6 +19,8 @@ from eft.tasks.task import SHIPPED, Task, find_task
 
 ROLES = ("train", "validation", "gate", "heldout")
 SUITES = SHIPPED / "suites"
+SHOWN = ("domain", "family", "raw_metric", "direction", "seed_raw", "seed_score", "best_known", "best_known_source",
+         "isolation", "timeout_s")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ def suite_names() -> list[str]:
 
 
 def load_suite(name_or_path: str | Path) -> Suite:
-    """A shipped suite by name, or a YAML file. Raises UsageError for an unknown suite, role or task, or one in two roles."""
+    """A shipped suite by name, or a YAML file. Raises UsageError for an unknown suite, role or task, or one in two
+    roles."""
     text = str(name_or_path)
     file = SUITES / f"{text}.yaml" if text in suite_names() else Path(text)
     if not file.is_file():
@@ -68,7 +71,11 @@ def load_suite(name_or_path: str | Path) -> Suite:
             task = find_task(folder if (folder / "evaluator.py").is_file() else entry)
             known_role, known_task = owner.setdefault(task.family, (role, task.name))
             if known_role != role:
-                why = "it is named twice" if known_task == task.name else f"{known_task} is of the same family, '{task.family}'"
+                why = (
+                    "it is named twice"
+                    if known_task == task.name
+                    else f"{known_task} is of the same family, '{task.family}'"
+                )
                 raise UsageError(f"task '{task.name}' serves two roles: {known_role} and {role}", where=file, why=why)
             names.append(str(task.folder) if folder.is_dir() else task.name)
         if len(set(names)) != len(names):
@@ -104,12 +111,8 @@ def run(config: Config) -> dict[str, Any]:
     rows = []
     for role in ROLES if config.role is None else (config.role,):
         for task in suite.tasks(role):
-            rows.append({
-                "role": role, "task": task.name, "domain": task.domain, "family": task.family, "raw_metric": task.raw_metric,
-                "direction": task.direction, "seed_raw": task.seed_raw, "best_known": task.best_known,
-                "best_known_source": task.best_known_source, "seed_score": task.seed_score, "isolation": task.isolation,
-                "timeout_s": task.timeout_s, "folder": str(task.folder),
-            })  # fmt: skip
+            shown = {c: getattr(task, c) for c in SHOWN}
+            rows.append({"role": role, "task": task.name, **shown, "folder": str(task.folder)})
     columns = ("role", "task", "raw_metric", "direction", "seed_raw", "best_known", "seed_score", "isolation")
     print(table(columns, rows))
     level = sandbox.describe()
@@ -125,4 +128,6 @@ def table(columns: tuple[str, ...], rows: list[dict[str, Any]]) -> str:
 
     lines = [columns, *([cell(row[c]) for c in columns] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-    return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )

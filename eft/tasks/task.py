@@ -2,7 +2,8 @@
 
     initial_program.py      the seed, its free part between # EVOLVE-BLOCK-START and # EVOLVE-BLOCK-END
     evaluator.py            evaluate(program_path) -> dict with `combined_score` (higher is better) and the raw metric
-    config.yaml             a valid OpenEvolve configuration; its extra block `task:` (which OpenEvolve ignores) is `Card`
+    config.yaml             a valid OpenEvolve configuration; its extra block `task:` (which OpenEvolve ignores) is
+    `Card`
 
 Any OpenEvolve task folder is a task here: without a `task:` block it runs `contained` (evaluator and candidate together
 in the sandbox), its raw metric is the score itself, and nothing is known about the best value.
@@ -88,7 +89,9 @@ def load_task(folder: Path | str) -> Task:
         raise EftError("this task has no initial program", where=folder,
                        why=f"a task folder needs initial_program{{{','.join(LANGUAGES)}}}")  # fmt: skip
     if len(programs) > 1:
-        raise EftError("this task has more than one initial program", where=folder, why=", ".join(p.name for p in programs))
+        raise EftError(
+            "this task has more than one initial program", where=folder, why=", ".join(p.name for p in programs)
+        )
     card, system_message = _read_config(folder / "config.yaml")
     name = card.name or (f"{card.domain}/{folder.name}" if card.domain else folder.name)
     return Task(
@@ -139,7 +142,9 @@ def _read_config(file: Path) -> tuple[Card, str]:
             lines.append(f"task.{key}: {hint}")
         raise EftError("the `task:` block is not valid", where=file, why="; ".join(lines)) from None
     if card.best_known is not None and not math.isfinite(card.best_known):
-        raise EftError("the `task:` block is not valid", where=file, why="best_known must be a finite number, or left out")
+        raise EftError(
+            "the `task:` block is not valid", where=file, why="best_known must be a finite number, or left out"
+        )
     prompt = data.get("prompt")
     message = prompt.get("system_message", "") if isinstance(prompt, dict) else ""
     return card, message if isinstance(message, str) else ""

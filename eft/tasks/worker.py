@@ -1,4 +1,5 @@
-"""The candidate's side of the sandbox: a warm process that forks one child per candidate. Run as a script, never imported.
+"""The candidate's side of the sandbox: a warm process that forks one child per candidate. Run as a script, never
+imported.
 
 It starts on a bare interpreter (standard library, no site-packages), imports what small programs use, and then answers
 calls from its standard input: each call runs in a fresh fork with its own session, limits, filter and pipes, so that a
@@ -6,9 +7,9 @@ candidate costs a fork (a few ms) instead of an interpreter start, and nothing t
 is eft/tasks/sandbox.py, which trusts nothing from here but sizes and reads results as JSON.
 
 Frames, both ways: 4 bytes length (big endian) + bytes. Call: one frame of JSON {code, entry, driver, args, wall_s,
-cpu_s, memory_mb, output_kb}. Answer: a JSON frame {status, signal, stderr, cpu_s} and a payload frame: b"V" + the value as
-JSON, or b"E" + {error, line} as JSON, or empty. status: done, wall, output, died. The first frame that a worker
-sends is its greeting {filter: bool}.
+cpu_s, memory_mb, output_kb}. Answer: a JSON frame {status, signal, stderr, cpu_s} and a payload frame: b"V" + the
+value as JSON, or b"E" + {error, line} as JSON, or empty. status: done, wall, output, died. The first frame that a
+worker sends is its greeting {filter: bool}.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Control of three damped masses on springs that follow a moving target: mean squared error plus the cost of force.
 
-The measured position is one step old, force is bounded. The candidate hands back its forces; the motion is computed again here.
+The measured position is one step old, force is bounded. The candidate hands back its forces; the motion is computed
+again here.
 """
 
 import math

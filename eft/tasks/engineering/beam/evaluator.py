@@ -1,7 +1,8 @@
-"""A cantilever of ten rectangular segments: its volume, enlarged for bending too far, for too much stress and for slenderness.
+"""A cantilever of ten rectangular segments: its volume, enlarged for bending too far, for too much stress and for
+slenderness.
 
-Limits are penalties that set in smoothly, so a light beam that bends a little too far still has a comparable cost. Units: the
-beam is 10 long, the load at its tip 1, the modulus of the material 60000.
+Limits are penalties that set in smoothly, so a light beam that bends a little too far still has a comparable cost.
+Units: the beam is 10 long, the load at its tip 1, the modulus of the material 60000.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Dispatching rule for one machine: the mean weighted tardiness over 24 instances of 20 jobs.
 
-Whenever the machine is free, the waiting job with the largest priority(weight, time, slack) runs. The candidate hands back
-the order of each instance; tardiness is computed here.
+Whenever the machine is free, the waiting job with the largest priority(weight, time, slack) runs. The candidate hands
+back the order of each instance; tardiness is computed here.
 """
 
 from eft.tasks import scoring

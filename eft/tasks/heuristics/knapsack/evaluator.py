@@ -1,6 +1,7 @@
 """Knapsack with three limits: the mean packed value over 40 instances of 30 items, greedily by the candidate's rank.
 
-The candidate hands back the order of the items of each instance; packing (an item that does not fit is skipped) is done here.
+The candidate hands back the order of the items of each instance; packing (an item that does not fit is skipped) is
+done here.
 """
 
 from eft.tasks import scoring
@@ -14,7 +15,8 @@ def drive(rank, instances):
 
 
 def instance(seed):
-    """Items (value, weight, volume, cost); value grows with all three sizes, and each limit holds a third of the total."""
+    """Items (value, weight, volume, cost); value grows with all three sizes, and each limit holds a third of the
+    total."""
     draw = scoring.stream(1000 + seed)
     items = []
     for _ in range(ITEMS):

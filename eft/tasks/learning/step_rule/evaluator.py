@@ -1,7 +1,7 @@
 """A rule for the steps of gradient descent: how far it gets in 40 steps on five smooth functions of two variables.
 
-The mean over the functions of the share of the starting height (above the minimum) that is left, in a logarithm. The candidate
-hands back its steps; the path is followed again here.
+The mean over the functions of the share of the starting height (above the minimum) that is left, in a logarithm. The
+candidate hands back its steps; the path is followed again here.
 """
 
 import math

@@ -1,8 +1,9 @@
 """Approximate the Bessel function J0 on [0, 5] with at most 12 arithmetic operations. The raw metric is the number
 of correct digits, log10(1 + 1 / root mean square error).
 
-The candidate's function is called once, on a symbol that records + - * / and negation; the recorded expression comes back as
-data and is evaluated here. So a candidate can neither call a library nor branch on x, and operations are counted, not claimed.
+The candidate's function is called once, on a symbol that records + - * / and negation; the recorded expression comes
+back as data and is evaluated here. So a candidate can neither call a library nor branch on x, and operations are
+counted, not claimed.
 """
 
 import math
@@ -75,7 +76,9 @@ def score(value):
         a, b = operand(step[1], done), operand(step[2], done)
         if step[0] == "/" and 0.0 in b:
             raise scoring.Invalid("division by zero")
-        act = {"+": lambda u, v: u + v, "-": lambda u, v: u - v, "*": lambda u, v: u * v, "/": lambda u, v: u / v}[step[0]]
+        act = {"+": lambda u, v: u + v, "-": lambda u, v: u - v, "*": lambda u, v: u * v, "/": lambda u, v: u / v}[
+            step[0]
+        ]
         done.append([act(u, v) for u, v in zip(a, b, strict=True)])
     result = operand(value.get("result"), done)
     error = math.sqrt(sum((u - v) ** 2 for u, v in zip(result, EXACT, strict=True)) / len(GRID))

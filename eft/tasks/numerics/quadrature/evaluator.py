@@ -1,6 +1,7 @@
 """A quadrature rule on [0, 1] with three nodes: the root mean square of its relative errors on eight functions.
 
-The raw metric is the number of correct digits, log10(1 + 1 / error). The rule is applied here. The functions rise, fall, bend and oscillate; their integrals are known in closed form.
+The raw metric is the number of correct digits, log10(1 + 1 / error). The rule is applied here. The functions rise,
+fall, bend and oscillate; their integrals are known in closed form.
 """
 
 import math

@@ -1,7 +1,7 @@
 """An explicit three-stage Runge-Kutta method: the root mean square of its errors on five initial value problems.
 
-The method is run here, ten steps for each problem, and compared with the known solution after every step. The raw metric is the
-number of correct digits, log10(1 + 1 / error).
+The method is run here, ten steps for each problem, and compared with the known solution after every step. The raw
+metric is the number of correct digits, log10(1 + 1 / error).
 """
 
 import math

@@ -1,7 +1,8 @@
 """Symbolic regression: find a formula for y from two variables; the number of digits that it gets right on 99 points,
 log10(1 + y's spread / root mean square error).
 
-The candidate's process sees the points' coordinates only; the measured values, and the law behind them, never leave this one.
+The candidate's process sees the points' coordinates only; the measured values, and the law behind them, never leave
+this one.
 """
 
 import math

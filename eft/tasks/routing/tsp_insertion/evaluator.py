@@ -1,7 +1,7 @@
 """A rule for building tours by insertion: the mean length over 48 instances of 12 cities.
 
-Every step inserts the city and place with the least cost(detour, distance to the tour, distance to the middle, longer new edge).
-The candidate hands back the tours; their lengths are computed here.
+Every step inserts the city and place with the least cost(detour, distance to the tour, distance to the middle, longer
+new edge). The candidate hands back the tours; their lengths are computed here.
 """
 
 import math

@@ -1,4 +1,5 @@
-"""Smoothing of a noisy signal with outliers, sample by sample: mean squared error against the clean signal, six signals.
+"""Smoothing of a noisy signal with outliers, sample by sample: mean squared error against the clean signal, six
+signals.
 
 The candidate's process sees the noisy samples only; the clean signals never leave this one.
 """
@@ -43,10 +44,14 @@ def score(value):
         raise scoring.Invalid("one list of estimates per signal is needed")
     total = 0.0
     for (clean, _), estimate in zip(DATA, value, strict=True):
-        total += sum((a - b) ** 2 for a, b in zip(clean, scoring.numbers(estimate, SAMPLES, "estimates", -1e4, 1e4), strict=True))
+        total += sum(
+            (a - b) ** 2 for a, b in zip(clean, scoring.numbers(estimate, SAMPLES, "estimates", -1e4, 1e4), strict=True)
+        )
     error = total / SIGNALS / SAMPLES
     return {"combined_score": 0.2 / (0.05 + error), "squared_error": error}
 
 
 def evaluate(program_path):
-    return scoring.evaluate(program_path, entry="smooth", driver=DRIVER, args=([noisy for _, noisy in DATA],), score=score)
+    return scoring.evaluate(
+        program_path, entry="smooth", driver=DRIVER, args=([noisy for _, noisy in DATA],), score=score
+    )

@@ -1,7 +1,7 @@
 """A fishery: the mean yearly profit of eight waters over 40 seasons, with growth that depends on stock and warmth.
 
-Stock grows logistically (least when small or crowded), warm seasons help; large catches cost more per ton. The candidate hands
-back its catches; the waters are simulated again here.
+Stock grows logistically (least when small or crowded), warm seasons help; large catches cost more per ton. The
+candidate hands back its catches; the waters are simulated again here.
 """
 
 import math

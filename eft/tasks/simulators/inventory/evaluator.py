@@ -1,4 +1,5 @@
-"""Inventory control: the mean daily cost of holding stock, of backlog and of changing the order, over six years of 60 days.
+"""Inventory control: the mean daily cost of holding stock, of backlog and of changing the order, over six years of 60
+days.
 
 The candidate hands back its orders; the warehouse is simulated again here.
 """

@@ -55,7 +55,9 @@ def score(value):
         raise scoring.Invalid("one list of evictions per trace is needed")
     paid = full = 0.0
     for (objects, requests), plan in zip(DATA, value, strict=True):
-        if not isinstance(plan, list) or not all(isinstance(p, list) and len(p) == 2 and isinstance(p[1], list) for p in plan):
+        if not isinstance(plan, list) or not all(
+            isinstance(p, list) and len(p) == 2 and isinstance(p[1], list) for p in plan
+        ):
             raise scoring.Invalid("an eviction must be [time, objects]")
         due = {scoring.number(p[0], "time"): p[1] for p in plan}
         inside: set[int] = set()

@@ -1,7 +1,8 @@
-"""Load balancing: the mean slowdown (response time / size) of jobs on five servers of different speed, six traces of 120 jobs.
+"""Load balancing: the mean slowdown (response time / size) of jobs on five servers of different speed, six traces of
+120 jobs.
 
-A server works through its queue in order. The amount of work in a queue is known only roughly (a noisy guess is given), its
-length exactly. The candidate hands back its choices; the servers are run again here.
+A server works through its queue in order. The amount of work in a queue is known only roughly (a noisy guess is
+given), its length exactly. The candidate hands back its choices; the servers are run again here.
 """
 
 import math
@@ -34,7 +35,8 @@ def drive(cost, traces, speeds):
 
 
 def trace(seed):
-    """Jobs (arrival, size, guessed size, noise of each server's work): sizes are heavy-tailed, arrivals come in waves."""
+    """Jobs (arrival, size, guessed size, noise of each server's work): sizes are heavy-tailed, arrivals come in
+    waves."""
     draw = scoring.stream(8000 + seed)
     jobs, now = [], 0.0
     for k in range(JOBS):
@@ -53,7 +55,9 @@ def score(value):
     total = 0.0
     for jobs, plan in zip(DATA, value, strict=True):
         free = [0.0] * len(SPEEDS)
-        for (arrival, size, _, _), chosen in zip(jobs, scoring.numbers(plan, JOBS, "choices", 0, len(SPEEDS) - 1), strict=True):
+        for (arrival, size, _, _), chosen in zip(
+            jobs, scoring.numbers(plan, JOBS, "choices", 0, len(SPEEDS) - 1), strict=True
+        ):
             s = int(chosen)
             free[s] = max(free[s], arrival) + size / SPEEDS[s]
             total += (free[s] - arrival) / size

@@ -1,0 +1,215 @@
+"""Hostile candidates: whatever a program does, `call` comes back in time with an Outcome, and nothing is left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from eft.errors import EftError, UsageError
+from eft.records import Validity
+from eft.tasks import sandbox
+from eft.tasks.sandbox import Limits
+
+QUICK = Limits(wall_s=1.0, cpu_s=1, memory_mb=256, output_kb=64)
+LEVELS = ["plain", "bubblewrap"]
+
+
+@pytest.fixture(params=LEVELS)
+def level(request, monkeypatch):
+    """Both levels; what this machine cannot do is skipped loudly."""
+    sandbox.close()
+    if request.param == "bubblewrap" and not sandbox._bubblewrap_works():
+        pytest.skip("bubblewrap does not work on this machine: the bubblewrap level was NOT tested")
+    sandbox.close()
+    monkeypatch.setattr(sandbox, "_level", request.param)
+    yield request.param
+    sandbox.close()
+
+
+def run(body: str, *args, limits: Limits = Limits(), head: str = "import os, sys, time"):  # noqa: B008
+    lines = "".join(f"    {line}\n" for line in body.split("\n"))
+    return sandbox.call(f"{head}\ndef run(*args):\n{lines}", "run", *args, limits=limits)
+
+
+def test_returns_plain_data(level):
+    outcome = sandbox.call("def run(a, b):\n    return {'sum': a + b, 'list': [1, 2.5, None, True]}", "run", 1, 2)
+    assert outcome.validity is Validity.VALID
+    assert outcome.value == {"sum": 3, "list": [1, 2.5, None, True]}
+
+
+def test_driver_calls_the_program(level):
+    driver = "def drive(f, xs):\n    return [f(x) for x in xs]"
+    assert sandbox.call("def f(x):\n    return x * x", "f", [1, 2, 3], driver=driver).value == [1, 4, 9]
+
+
+FAILURES = {
+    "raises": ("raise ValueError('too bad')", Validity.ERROR, "ValueError: too bad (line 3)"),
+    "exits": ("sys.exit(3)", Validity.ERROR, "SystemExit: 3"),
+    "leaves": ("os._exit(0)", Validity.ERROR, "ended its process"),
+    "leaves with a code": ("os._exit(3)", Validity.ERROR, "ended before it returned"),
+    "spins": ("while True: pass", Validity.TIMEOUT, ""),
+    "spins and ignores signals": (
+        "import signal\nfor s in (24, 14, 26): signal.signal(s, signal.SIG_IGN)\nwhile True: pass", Validity.TIMEOUT, ""),
+    "sleeps": ("time.sleep(60)", Validity.TIMEOUT, "not finished after 1 s"),
+    "eats memory": ("return len([0] * 10**10)", Validity.ERROR, "MemoryError"),
+    "recurses": ("return run()", Validity.ERROR, "RecursionError"),
+    "returns too much": ("return 'x' * 10**6", Validity.ERROR, "larger than 64 KB"),
+    "returns an object": ("return object()", Validity.ERROR, "TypeError"),
+    "returns a huge integer": ("return 10**5000", Validity.ERROR, "ValueError"),
+    "returns a circle": ("a = []\na.append(a)\nreturn a", Validity.ERROR, "ValueError"),
+    "crashes": ("import ctypes\nctypes.string_at(0)", Validity.ERROR, "SIGSEGV"),
+    "forks": ("while True: os.fork()", Validity.ERROR, "PermissionError"),
+    "starts programs": ("os.execv('/bin/true', ['true'])", Validity.ERROR, "PermissionError"),
+    "kills its worker": ("os.kill(os.getppid(), 9)", Validity.ERROR, "PermissionError"),
+    "opens a socket": ("import socket\nsocket.socket()", Validity.ERROR, "PermissionError"),
+    "writes": ("open('/tmp/eft-was-here', 'w')", Validity.ERROR, "PermissionError"),
+    "writes here": ("open('was-here', 'w')", Validity.ERROR, "PermissionError"),
+    "deletes": ("os.unlink('/etc/hostname')", Validity.ERROR, "PermissionError"),
+    "has no message": ("class E(Exception):\n    def __str__(self): raise KeyError\nraise E", Validity.ERROR, "E: (its message"),
+    "writes junk to every pipe": (
+        "for fd in range(20):\n    try: os.write(fd, b'junk')\n    except OSError: pass\nos._exit(0)", Validity.ERROR, "not JSON"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_hostile_candidates(level, name):
+    body, validity, error = FAILURES[name]
+    started = time.monotonic()
+    outcome = run(body, limits=QUICK)
+    assert (outcome.validity, outcome.value) == (validity, None), outcome
+    assert error in outcome.error
+    assert time.monotonic() - started < 10
+    assert run("return 1").value == 1  # the worker is fine, or a new one is there
+    assert not Path("/tmp/eft-was-here").exists()
+
+
+def test_print_floods_are_drained(level):
+    outcome = run("print('x' * 10**7)\nprint('end')\nreturn 1")
+    assert outcome.value == 1
+    assert outcome.stderr.endswith("end\n") and len(outcome.stderr) <= 2000
+
+
+def test_numbers_come_back_as_they_are(level):
+    assert math.isnan(run("return float('nan')").value)
+    assert run("return True").value is True  # it is the scorer's business to refuse these
+
+
+def test_a_failing_program_names_its_line(level):
+    outcome = sandbox.call("x = 1\n\ny = (\n", "run")
+    assert outcome.error.startswith("SyntaxError") and "(line 3)" in outcome.error
+    assert "does not define run()" in sandbox.call("x = 1", "run").error
+    assert "(line 2)" in sandbox.call("x = 1\ny = z", "run").error
+    assert "NUL" in sandbox.call("x = '\0'", "run").error.upper() or "null" in sandbox.call("x = '\0'", "run").error
+
+
+def test_the_environment_is_empty(level, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    sandbox.close()
+    environment = run("return dict(os.environ)").value
+    assert "secret" not in json.dumps(environment)
+    assert not {"HOME", "OPENAI_API_KEY", "USER"} & set(environment)
+    assert run("return os.listdir('.')").value == []
+    # (listing a folder takes a descriptor of its own)
+    assert len(run("return os.listdir('/proc/self/fd')").value) <= 5
+
+
+def test_bubblewrap_hides_the_machine(level):
+    if level != "bubblewrap":
+        pytest.skip("plain mode does not hide files; it says so")
+    assert run(f"return os.path.exists({str(Path(__file__).parent)!r})").value is False
+    evaluator = Path(sandbox.__file__).parent / "mathematics"
+    assert run(f"return os.path.exists({str(evaluator)!r})").value is False
+
+
+def test_candidates_are_alike(level):
+    """Hash seed and random state are the same in every call and every worker, and no state is carried over."""
+    body = "import random\nsys.modules['math'].pi = 3\nreturn [hash('abc'), random.random(), getattr(os, 'mark', 0)]"
+    first = run(body + "\n").value
+    run("os.mark = 1\nreturn 0")
+    assert run(body).value == first
+    sandbox.close()
+    assert run(body).value == first
+    assert run("import math\nreturn math.pi").value == math.pi
+
+
+def test_nothing_is_left_behind(level):
+    run("return 1")
+    before = {p.pid for p in psutil.Process().children(recursive=True)}
+    with sandbox._borrow(level) as worker:
+        assert worker.filtered, "the kernel filter is off: this machine is no x86-64 or AArch64 Linux"
+    for name in ("spins", "sleeps", "forks"):
+        run(FAILURES[name][0], limits=QUICK)
+    after = {p.pid for p in psutil.Process().children(recursive=True)}
+    assert after == before
+    sandbox.close()
+    assert not psutil.Process().children(recursive=True)
+
+
+def test_orphans_are_ended_where_there_is_no_kernel_filter(tmp_path):
+    """Without the filter a candidate can fork and leave its session; its worker adopts and ends what it left."""
+    folder = Path(sandbox.__file__).parent
+    candidate = "import os, time\ndef run():\n    if os.fork() == 0:\n        os.setsid()\n        if os.fork() == 0:\n"
+    candidate += "            time.sleep(60)\n        os._exit(0)\n    return 1\n"
+    call = {"code": candidate, "entry": "run", "driver": None, "args": [], **dataclasses.asdict(QUICK)}
+    script = f"""
+import sys; sys.path.insert(0, {str(folder)!r})
+import worker, os, ctypes
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+worker.resource.RLIMIT_NPROC = worker.resource.RLIMIT_CORE  # the other thing that stops forks, for all but root
+print(worker.run({call!r}, os.open(os.devnull, os.O_RDWR), None))
+print(worker.children())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, timeout=30)
+    answer, left = done.stdout.splitlines()
+    assert "b'V1'" in answer and left == "[]", done
+
+
+def test_a_dead_worker_is_replaced(level):
+    run("return 1")
+    for worker in list(sandbox._idle):
+        os.killpg(worker.process.pid, 9)
+    assert run("return 2").value == 2
+
+
+def test_threads_and_forks_have_workers_of_their_own(level):
+    run("return 1")
+    results = []
+    threads = [
+        threading.Thread(target=lambda k=k: results.append(run(f"time.sleep(0.05)\nreturn {k}").value))
+        for k in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == [0, 1, 2, 3]
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if run("return 5").value == 5 else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert run("return 6").value == 6
+
+
+def test_an_unknown_level_is_refused(monkeypatch):
+    sandbox.close()
+    monkeypatch.setattr(sandbox, "_level", None)
+    monkeypatch.setenv(sandbox.LEVEL_VARIABLE, "plane")
+    with pytest.raises(UsageError, match="did you mean 'plain'"):
+        sandbox.level()
+    monkeypatch.setenv(sandbox.LEVEL_VARIABLE, "bubblewrap")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(EftError, match="bubblewrap does not work"):
+        sandbox.level()
+    monkeypatch.delenv(sandbox.LEVEL_VARIABLE)
+    assert sandbox.level() == "plain"
+    sandbox.close()
