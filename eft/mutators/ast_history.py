@@ -36,15 +36,13 @@ def read(user: str) -> list[Past]:
     text = user if program is None else user[: user.rfind("# Current Program")]
     score = _SCORE.search(text)
     now = float(score[1]) if score else None
+    blocks = text.split("### Attempt") if "### Attempt" in text else re.split(r"\n(?=- )", text)
     found = []
-    for block in (
-        re.split(r"^### Attempt|\n(?=- )", text, flags=re.MULTILINE)
-        if "### Attempt" not in text
-        else text.split("### Attempt")
-    ):
-        change = _CHANGE.search(block)
-        if change is None:
+    for block in blocks:
+        changes = list(_CHANGE.finditer(block))
+        if len(changes) != 1 or "Change 2:" in block:  # the outcome of several changes belongs to none of them
             continue
+        change = changes[0]
         outcome, own, attempt = _OUTCOME.search(block), _LINE_SCORE.match(block.lstrip("\n")), _ATTEMPT.search(block)
         word = ""
         if outcome:
