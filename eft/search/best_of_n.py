@@ -49,7 +49,8 @@ def first_prompt(spec: SearchSpec, scorer: Scorer) -> list[dict[str, str]]:
         current_program=seed["code"], parent_program=seed["code"], program_metrics=seed["metrics"],
         previous_programs=[seed][: config.prompt.num_top_programs], top_programs=[seed], inspirations=[],
         language=config.language, evolution_round=1, diff_based_evolution=spec.edit == "diff",
-        program_artifacts=dict(evaluation.artifacts or {}) or None, feature_dimensions=config.database.feature_dimensions,
+        program_artifacts=dict(evaluation.artifacts or {}) or None,
+        feature_dimensions=config.database.feature_dimensions,
     )  # fmt: skip
     return [{"role": "system", "content": prompt["system"]}, {"role": "user", "content": prompt["user"]}]
 

@@ -1,9 +1,10 @@
 """`eft collect`: searches on the training tasks, recorded, for `eft harvest` to read like anybody's logs.
 
-The mutator is `ast` (no model needed; with lookahead it evaluates several edits of each parent and goes on with the best,
-so it knows more than whoever learns from it), or any endpoint named by `mutator.base_url`. OpenEvolve is the scaffold; the
-gateway stands between the two and keeps every reply. Leaves OUT/<task>-<form>-s<seed>/ (OpenEvolve's output and run.json)
-and OUT/journal/*.jsonl. Interrupted, the same command continues; a search that fails is reported and the others go on.
+The mutator is `ast` (no model needed; with lookahead it evaluates several edits of each parent and goes on with the
+best, so it knows more than whoever learns from it), or any endpoint named by `mutator.base_url`. OpenEvolve is the
+scaffold; the gateway stands between the two and keeps every reply. Leaves OUT/<task>-<form>-s<seed>/ (OpenEvolve's
+output and run.json) and OUT/journal/*.jsonl. Interrupted, the same command continues; a search that fails is reported
+and the others go on.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class MutatorConfig(Section):
     name: str = Field("", description="its name in logs; default: ast, or the model's name")
     lookahead: int = Field(8, ge=0, description="ast: edits evaluated per parent before one is answered; 0: none")
     kinds: Literal["all", "numbers"] = Field("all", description="ast: which edits it makes")
-    guided: float | None = Field(None, ge=0, le=1, description="ast: share of edits that follow the history; default: half")
+    guided: float | None = Field(None, ge=0, le=1, description="ast: share of edits that follow the history")
     base_url: str | None = Field(None, description="an OpenAI-compatible endpoint, up to and including /v1")
     model: str | None = Field(None, description="the model's name there")
     api_key_env: str = Field("", description="environment variable that holds the endpoint's key")
@@ -91,8 +92,9 @@ def _tasks(config: Config) -> list[tuple[Any, str]]:
 
 
 def inputs(config: Config) -> list[Path]:
-    """The task folders."""
-    return [task.folder for task, _ in _tasks(config)]
+    """The files of the tasks (not their folders: Python leaves its caches there)."""
+    tasks = [task for task, _ in _tasks(config)]
+    return [f for t in tasks for f in (t.initial_program, t.evaluator, t.folder / "config.yaml")]
 
 
 def searches(config: Config) -> list[tuple[SearchSpec, Any]]:
@@ -156,7 +158,7 @@ def _estimate(config: Config, found: list[tuple[SearchSpec, Any]]) -> float:
 
 
 def run(config: Config) -> Path:
-    """Run all searches. Returns the output folder. Raises EftError where none succeeded, or any failed under `strict`."""
+    """Run all searches. Returns the output folder. Raises EftError where none succeeded, or, `strict`, any failed."""
     from eft.mutators.gateway import Gateway, running
 
     started = time.time()
@@ -167,8 +169,8 @@ def run(config: Config) -> Path:
     left = sum(executor.finished(spec) is None for spec, _ in found)
     seconds = _estimate(config, found) * left / len(found)
     what = "the mutator's own time comes on top" if config.mutator.base_url else f"lookahead {config.mutator.lookahead}"
-    print(f"collect: {len(found)} searches of {config.iterations} candidates on {len(inputs(config))} tasks, {left} to do, "
-          f"{config.workers} at once, about {seconds:.0f} s ({what})", file=sys.stderr)  # fmt: skip
+    print(f"collect: {len(found)} searches of {config.iterations} candidates on {len(_tasks(config))} tasks, "
+          f"{left} to do, {config.workers} at once, about {seconds:.0f} s ({what})", file=sys.stderr)  # fmt: skip
     label = config.mutator.label
     with running(Gateway(out / "journal", {label: source}, threads=config.workers)) as gateway:
         specs = [spec.replace(base_url=gateway.url(spec.name, label)) for spec, _ in found]

@@ -121,8 +121,9 @@ class Display:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"), TimeRemainingColumn())
-            self.bar = Progress(*columns, console=Console(stderr=True))
+            words = TextColumn("{task.fields[words]}")
+            self.bar = Progress(TextColumn("{task.description}"), BarColumn(), words, TimeRemainingColumn(),
+                                console=Console(stderr=True))  # fmt: skip
             self.bar.start()
             self.task = self.bar.add_task(self.title, total=self.total, completed=self.before, words="")
         elif not self.quiet:

@@ -1,11 +1,11 @@
 """A process that has loaded what searches need and forks one for each spec: a search then starts in a moment.
 
-Loading OpenEvolve (with its HTTP client) takes more than a second of one core; a fork takes milliseconds. The nursery has
-one thread and runs no search itself, so its forks start from a clean state; each becomes a session of its own, with its
-own working folder, log and temporary folder, just like a process started by `process.start`.
+Loading OpenEvolve (with its HTTP client) takes more than a second of one core; a fork takes milliseconds. The nursery
+has one thread and runs no search itself, so its forks start from a clean state; each becomes a session of its own, with
+its own working folder, log and temporary folder, just like a process started by `process.start`.
 
 Protocol, one JSON line each. To it: {"incoming", "folder", "module"}. From it: {"pid"} for every start, in order, and
-{"pid", "code"} whenever a search ends. It ends when its standard input does or its parent dies, and its searches with it.
+{"pid", "code"} whenever a search ends. It ends, its searches with it, when its standard input does or its parent dies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from eft.errors import EftError
 from eft.search import process
 from eft.search.spec import LOG, SCAFFOLDS, SearchSpec
 
-LOADED = ("yaml", "numpy", "openai", "openevolve", "openevolve.process_parallel", "eft.tasks.evaluate", "eft.search.tally")
+LOADED = ("yaml", "numpy", "openai", "openevolve", "openevolve.process_parallel", "eft.tasks.evaluate",
+          "eft.search.tally")  # fmt: skip
 REAP_S = 0.02
 
 
@@ -118,7 +119,7 @@ class Nursery:
 
 
 def serve() -> dict[str, str] | None:
-    """Fork searches until standard input ends. Returns None then, and in each fork the order that it is to carry out."""
+    """Fork searches until standard input ends. Returns None then, and in each fork the order that it is to follow."""
     running: set[int] = set()
     buffer = b""
     while True:

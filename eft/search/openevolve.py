@@ -6,9 +6,10 @@ Writes into the search's folder what anybody's OpenEvolve run leaves (checkpoint
 evolution_trace_failures.jsonl, config.yaml), and beside it run.json (what the search was about), evaluations.jsonl (the
 cache) and, last, result.json.
 
-Killed at any moment and started again with the same gateway journal, the search replays: every prompt comes out the same
-(see determinism.py), the gateway answers from its journal and the scores come from the cache, so no reply is paid for and
-no candidate evaluated twice. A mutator that stops answering ends the search early, as failed, after `PATIENCE` requests.
+Killed at any moment and started again with the same gateway journal, the search replays: every prompt comes out the
+same (see determinism.py), the gateway answers from its journal and the scores come from the cache, so no reply is paid
+for and no candidate evaluated twice. A mutator that stops answering ends the search early, as failed, after `PATIENCE`
+requests.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class Progress:
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies (Linux only), so that a killed run leaves no searches."""
+    """Ask the kernel to kill this process when its parent dies (Linux only): a killed run leaves no searches behind."""
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)  # 1: PR_SET_PDEATHSIG

@@ -1,7 +1,7 @@
 """Prompt formats as settings of OpenEvolve, and the whole OpenEvolve config of one search.
 
-`openevolve@0.4` is the stock prompt. `eft@1` (templates/eft_1) is ours for small models: one line of system message, the
-score, a few recent edits with their outcomes, the program, one SEARCH/REPLACE form to fill in.
+`openevolve@0.4` is the stock prompt. `eft@1` (templates/eft_1) is ours for small models: one line of system message,
+the score, a few recent edits with their outcomes, the program, one SEARCH/REPLACE form to fill in.
 
 What eft@1 can and cannot show. OpenEvolve offers a template two lists of earlier programs: the island's best ones, with
 the edit that made each and whether it scored better than its own parent ("Best edits"), and a sample of the others
@@ -103,7 +103,7 @@ def openevolve_config(spec: SearchSpec, task: Any, *, api_key: str = "none") -> 
             "top_p": spec.top_p,
             "max_tokens": spec.max_tokens,
             "timeout": max(1, round(spec.request_timeout_s)),
-            # The gateway retries, journals each try and counts; here, openai's retries times OpenEvolve's would multiply.
+            # The gateway retries and journals; here, openai's retries would multiply with OpenEvolve's own.
             "retries": 0,
             "retry_delay": 0,
         },

@@ -45,7 +45,7 @@ def no_answer(error: str) -> bool:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One iteration as the scaffold logged it. `response` None: there was no reply; `child` None: there was no program."""
+    """One iteration as the scaffold logged it. `response` None: there was no reply; `child` None: no program."""
 
     iteration: int
     prompt: str  # the user message, "" where it was not logged
@@ -151,7 +151,8 @@ def tally(
         seed_score=book.seed_score, seed_raw=book.seed_raw, best_score=book.best[0], best_raw=book.best[1],
         best_code=book.best[2], best_curve=tuple(book.curve), raw_curve=tuple(book.raw_curve),
         candidates=tuple(candidates), replies=len(candidates), valid_edits=len(good),
-        distinct_valid_edits=len({c.code_hash for c in good} - {book.seed_hash}), failures=dict(sorted(failures.items())),
+        distinct_valid_edits=len({c.code_hash for c in good} - {book.seed_hash}),
+        failures=dict(sorted(failures.items())),
         prompt_tokens=sum(max(c.prompt_tokens, 0) for c in candidates),
         completion_tokens=sum(max(c.completion_tokens, 0) for c in candidates),
         seconds=round(seconds, 3), note=note, spec=spec.identity(),

@@ -41,13 +41,14 @@ def test_collect_leaves_logs_and_continues_after_a_kill(eft, toy, tmp_path) -> N
     assert len(journal(calm, "reply")) == 24
     proposals = journal(calm, "proposal")
     assert len(proposals) == 3 * 24 and sum(p["chosen"] for p in proposals) == 24
-    forms = {p.name: json.loads((p / "run.json").read_text())["edit"] for p in calm.iterdir() if (p / "run.json").exists()}
+    forms = {f.parent.name: json.loads(f.read_text())["edit"] for f in calm.glob("*/run.json")}
     assert forms == {"toys-toy-diff-s0": "diff", "toys-toy-rewrite-s1": "rewrite"}
     assert json.loads((calm / "manifest.json").read_text())["counts"]["replies"] == 24
     assert last_json(eft(*options(toy, calm)))["skipped"]
 
     command = [sys.executable, "-m", "eft.cli", *map(str, options(toy, shot))]
-    running = subprocess.Popen(command, cwd=resources.PACKAGE.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    nowhere = subprocess.DEVNULL
+    running = subprocess.Popen(command, cwd=resources.PACKAGE.parent, stdout=nowhere, stderr=nowhere,
                                start_new_session=True)  # fmt: skip
     deadline = time.monotonic() + 60
     while len(trail(shot / "toys-toy-rewrite-s1")) < 5:
@@ -65,12 +66,13 @@ def test_collect_leaves_logs_and_continues_after_a_kill(eft, toy, tmp_path) -> N
 
 def test_what_collect_refuses(eft, toy, tmp_path) -> None:
     out = tmp_path / "out"
+    endpoint = ["--set", "mutator.base_url=http://127.0.0.1:9/v1"]
     for more, code, words in [
-        (["--set", "mutator.base_url=http://127.0.0.1:9/v1"], 2, "both base_url and model"),
+        (endpoint, 2, "both base_url and model"),
         (["--prompt-format", "eft@2"], 2, "eft@1"),
         (["--set", "mutator.lokahead=3"], 2, "lookahead"),
         (["--suite", "embeded"], 2, "embedded"),
-        (["--set", "mutator.base_url=http://127.0.0.1:9/v1", "--set", "mutator.model=m", "--set", "mutator.api_key_env=NOT_SET_AT_ALL"], 2, "NOT_SET_AT_ALL"),
+        ([*endpoint, "--set", "mutator.model=m", "--set", "mutator.api_key_env=NOT_SET"], 2, "NOT_SET"),
     ]:  # fmt: skip
         done = eft(*options(toy, out, *more))
         assert done.returncode == code and words in done.stderr and "Traceback" not in done.stderr, (more, done.stderr)

@@ -30,8 +30,8 @@ say("parent")
 
 
 def ids() -> list[str]:
-    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, env=process.environment(), check=True)
-    return done.stdout.splitlines()
+    command = [sys.executable, "-c", FORKS]
+    return subprocess.check_output(command, text=True, env=process.environment()).splitlines()
 
 
 def test_ids_and_random_numbers_repeat_and_forks_have_their_own() -> None:
@@ -96,7 +96,7 @@ def test_a_new_attempt_clears_logs_but_no_scores(spec) -> None:
 
 
 def test_a_killed_process_takes_its_group_along(tmp_path) -> None:
-    script = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); time.sleep(60)"
+    script = "import subprocess, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
     child = int(parent.stdout.readline())
     process.kill(parent)

@@ -71,12 +71,14 @@ def test_the_journal_adds_tokens_and_lost_replies(spec) -> None:
     search = spec(iterations=3)
 
     def line(index: int, content: str, tokens: int) -> dict:
-        return {"kind": "reply", "status": "ok", "index": index, "content": content, "finish_reason": "stop", "seconds": 0.5,
-                "messages": [{"role": "user", "content": prompt()}], "usage": {"prompt_tokens": 10, "completion_tokens": tokens}}  # fmt: skip
+        return {"kind": "reply", "status": "ok", "index": index, "content": content, "finish_reason": "stop",
+                "seconds": 0.5, "messages": [{"role": "user", "content": prompt()}],
+                "usage": {"prompt_tokens": 10, "completion_tokens": tokens}}  # fmt: skip
 
     replies = [block("STEP = 0.5", f"STEP = {k}.0") for k in (1, 2, 3)]
     attempts = [Attempt(k, prompt(), replies[k - 1], PROGRAM.replace("STEP = 0.5", f"STEP = {k}.0")) for k in (1, 3)]
-    result = tally(search, attempts, [line(k, r, k + 1) for k, r in enumerate(replies)], Scorer.of(search), "0.4.1", 1.0)
+    journal = [line(k, r, k + 1) for k, r in enumerate(replies)]
+    result = tally(search, attempts, journal, Scorer.of(search), "0.4.1", 1.0)
     assert [c.status for c in result.candidates] == ["ok", "lost", "ok"]
     assert result.candidates[1].applied and result.candidates[1].code_hash
     assert (result.prompt_tokens, result.completion_tokens) == (30, 6)

@@ -64,7 +64,8 @@ class Clumsy:
                "again": "STEP = 1.0" if old != "STEP = 1.0" else "STEP = 0.5"}  # fmt: skip
         text = {"prose": "I would make the step larger.", "empty": ""}.get(kind)
         if text is None and edit_kind(user) == "diff":
-            text = {"markers": f"<<<<<<< SEARCH\n{old}\n=======\n", "unmatched": block("NO_SUCH = 1", "STEP = 9.0")}.get(kind)
+            odd = {"markers": f"<<<<<<< SEARCH\n{old}\n=======\n", "unmatched": block("NO_SUCH = 1", "X = 9")}
+            text = odd.get(kind)
             text = block(old, new[kind]) if text is None else text
         elif text is None:
             child = "\n".join(new.get(kind, line) if line == old else line for line in lines)
