@@ -2,10 +2,11 @@
 
     eft build IN -o OUT
 
-Writes OUT/sft/{train,validation}.parquet, OUT/kto/{train,validation}.parquet, OUT/kto/weights.json and OUT/manifest.json.
-Columns: id, task, domain, run, prompt (list of {role, content}, as logged), completion (one assistant message: the reply
-as logged), reasoning, delta, label, prompt_format, edit_kind, model. `label` is the transition's label in sft/, and
-whether the row is desirable (bool) in kto/. What both sides of the split share is nothing: it goes by task.
+Writes OUT/sft/{train,validation}.parquet, OUT/kto/{train,validation}.parquet, OUT/kto/weights.json and
+OUT/manifest.json. Columns: id, task, domain, run, prompt (list of {role, content}, as logged), completion (one
+assistant message: the reply as logged), reasoning, delta, label, prompt_format, edit_kind, model. `label` is the
+transition's label in sft/, and whether the row is desirable (bool) in kto/. What both sides of the split share is
+nothing: it goes by task.
 
 Left out and counted: rows without prompt or reply, rows labelled on averaged scores (unless `include_averaged`), rows
 over `max_prompt_tokens`. Raises EftError for rows of held-out or gate tasks, and where no improved row is left.
@@ -44,15 +45,22 @@ class Config(StageConfig):
     validation: float = Field(0.05, ge=0, lt=1, description="Share of the tasks that validate.")
     seed: int = Field(0, description="Decides the split, the order and the samples.")
     max_rows_per_task: int | None = Field(None, gt=0, description="At most so many rows of one task and label.")
-    rank: Literal["random", "gain"] = Field("random", description="Which rows a cap keeps: a sample, or the largest changes.")
-    max_prompt_tokens: int | None = Field(None, gt=0, description="Leave out longer prompts, as counted by 'eft clean'.")
+    rank: Literal["random", "gain"] = Field(
+        "random", description="Which rows a cap keeps: a sample, or the largest changes."
+    )
+    max_prompt_tokens: int | None = Field(
+        None, gt=0, description="Leave out longer prompts, as counted by 'eft clean'."
+    )
     include_averaged: bool = Field(False, description="Take rows that were labelled on averaged scores.")
     include_repair: bool = Field(False, description="SFT also on repairs (an invalid parent became valid).")
     response: Literal["logged", "diff"] = Field(
-        "logged", description="The reply as logged, or as the smallest SEARCH/REPLACE blocks (where a diff was asked for)."
+        "logged",
+        description="The reply as logged, or as the smallest SEARCH/REPLACE blocks (where a diff was asked for).",
     )
     kto: bool = Field(True, description="Write the KTO set.")
-    kto_block: int = Field(2, ge=2, description="The KTO trainer's batch per device: row counts become a multiple of it.")
+    kto_block: int = Field(
+        2, ge=2, description="The KTO trainer's batch per device: row counts become a multiple of it."
+    )
 
 
 def inputs(config: Config) -> list[Path]:
@@ -70,7 +78,7 @@ def run(config: Config) -> Path:
     regressed = [r for r in rows if r.label == Label.REGRESSED]
     if not any(r.label == Label.IMPROVED for r in rows):
         raise EftError("there is no improved row to train on", where=source, why=_why_empty(rows, left_out),
-                       way_out="harvest more searches; for scores without combined_score: 'eft label --score-key NAME'")  # fmt: skip
+                       way_out="harvest more; without combined_score: 'eft label --score-key NAME'")  # fmt: skip
     validates = _split(config, rows)
     (out / manifest.NAME).unlink(missing_ok=True)
     files, counts = [], {"rows": len(rows), "left_out": dict(left_out)}
@@ -102,8 +110,8 @@ def _usable(config: Config, source: Path, left_out: Counter[str]) -> list[Transi
     rows, wanted = [], {Label.IMPROVED, Label.REGRESSED} | ({Label.REPAIR} if config.include_repair else set())
     for row in read_transitions(source):
         if row.suite_role in ("heldout", "gate"):
-            raise EftError(f"a row of a {row.suite_role} task: it must never be trained on", where=f"task {row.task}, row {row.id}",
-                           way_out="run 'eft clean' (it drops such rows), or harvest other searches")  # fmt: skip
+            raise EftError(f"a row of a {row.suite_role} task: it must never be trained on",
+                           where=f"{row.task}, row {row.id}", way_out="run 'eft clean' first")  # fmt: skip
         if row.label not in wanted:
             reason = row.label or "unlabelled"
         elif not row.prompt_user:
@@ -163,26 +171,28 @@ def _kto(config: Config, out: Path, desirable: dict, undesirable: dict, counts: 
     shutil.rmtree(out / "kto", ignore_errors=True)
     if not config.kto:
         return []
-    if not desirable["train"] or not undesirable["train"]:
-        missing = "regressed" if desirable["train"] else "improved"
-        print(f"warning: no {missing} row to train on: there is no KTO set, 'eft kto' cannot run on this build", file=sys.stderr)
+    parts = {name: pairing.interleave(desirable[name], undesirable[name], config.seed, config.kto_block)
+             for name in ("train", "validation")}  # fmt: skip
+    good = {name: sum(r.label == Label.IMPROVED for r in rows) for name, rows in parts.items()}
+    bad = {name: len(rows) - good[name] for name, rows in parts.items()}
+    if not good["train"] or not bad["train"]:
+        missing = "regressed" if good["train"] else "improved" if bad["train"] else "whole block of"
+        print(f"warning: no {missing} rows to train on: there is no KTO set, and 'eft kto' cannot run on this build",
+              file=sys.stderr)  # fmt: skip
         return []
+    weights = pairing.weights(good["train"], bad["train"])
+    counts |= {"desirable_weight": weights[0], "undesirable_weight": weights[1]}
     files = []
-    for name in ("train", "validation"):
-        rows = pairing.interleave(desirable[name], undesirable[name], config.seed, config.kto_block)
+    for name, rows in parts.items():
         files.append(_write(out / "kto" / f"{name}.parquet", rows, config, flag=True))
-        good = sum(r.label == Label.IMPROVED for r in rows)
-        counts |= {f"kto_{name}": len(rows), f"kto_{name}_desirable": good}
-        if name == "train":
-            bad = len(rows) - good
-            weights = pairing.weights(good, bad) if good and bad else (1.0, 1.0)
-            counts |= {"desirable_weight": weights[0], "undesirable_weight": weights[1],
-                       "kto_neighbours_of_one_task": pairing.neighbours_of_one_task(rows),
-                       "kto_longest_label_run": pairing.label_runs(rows)}  # fmt: skip
-            files.append(out / "kto" / WEIGHTS)
-            manifest.write_json(files[-1], {"desirable_weight": weights[0], "undesirable_weight": weights[1],
-                                            "desirable": good, "undesirable": bad})  # fmt: skip
-    return files
+        trimmed = len(desirable[name]) + len(undesirable[name]) - len(rows)
+        counts |= {f"kto_{name}": len(rows), f"kto_{name}_desirable": good[name], f"kto_{name}_trimmed": trimmed}
+    counts |= {"kto_neighbours_of_one_task": pairing.neighbours_of_one_task(parts["train"]),
+               "kto_longest_label_run": pairing.label_runs(parts["train"])}  # fmt: skip
+    manifest.write_json(out / "kto" / WEIGHTS, {
+        "desirable_weight": weights[0], "undesirable_weight": weights[1], "desirable": good["train"],
+        "undesirable": bad["train"]})  # fmt: skip
+    return [*files, out / "kto" / WEIGHTS]
 
 
 def columns(*, flag: bool) -> Any:
@@ -212,8 +222,8 @@ def _write(file: Path, rows: Iterable[Transition], config: Config, *, flag: bool
 
 
 def completion(row: Transition, form: str) -> str:
-    """The reply to learn: as logged; or (`form` "diff") the smallest diff that says the same, where a diff was asked for
-    and can say it."""
+    """The reply to learn: as logged; or (`form` "diff") the smallest diff that says the same, where a diff was
+    asked for and can say it."""
     if form == "diff" and row.edit_kind == "diff":
         try:
             return edits.render_diff(row.parent_code, row.child_code)
@@ -223,11 +233,12 @@ def completion(row: Transition, form: str) -> str:
 
 
 def _say(config: Config, counts: dict[str, Any]) -> None:
-    print(f"build: sft {counts['sft_train']} train + {counts['sft_validation']} validation rows of {counts['tasks']} tasks "
-          f"({counts['validation_tasks']} validate)", file=sys.stderr)  # fmt: skip
+    c = counts
+    print(f"build: sft {c['sft_train']} train + {c['sft_validation']} validation rows of {c['tasks']} tasks "
+          f"({c['validation_tasks']} validate)", file=sys.stderr)  # fmt: skip
     if "kto_train" in counts:
-        print(f"build: kto {counts['kto_train']} train ({counts['kto_train_desirable']} desirable) + {counts['kto_validation']} "
-              f"validation rows; weights {counts['desirable_weight']} / {counts['undesirable_weight']}", file=sys.stderr)  # fmt: skip
+        print(f"build: kto {c['kto_train']} train ({c['kto_train_desirable']} desirable) + {c['kto_validation']} "
+              f"validation; weights {c['desirable_weight']} / {c['undesirable_weight']}", file=sys.stderr)  # fmt: skip
     for reason, number in sorted(counts["left_out"].items()):
         print(f"  left out x{number}: {reason}", file=sys.stderr)
     if config.validation and not counts["sft_validation"]:

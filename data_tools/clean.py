@@ -107,7 +107,8 @@ def run(config: Config) -> Path:
     total = kept.count + dropped.count
     if total == 0:
         raise EftError("there are no rows to clean", where=source)
-    counts = {"rows": total, "kept": kept.count, "dropped": dropped.count, "reasons": {r: reasons[r] for r in REASONS if reasons[r]},
+    counts = {"rows": total, "kept": kept.count, "dropped": dropped.count,
+              "reasons": {r: reasons[r] for r in REASONS if reasons[r]},
               **{str(k): labels[k] for k in Label}, "tokenizer": counter.name}  # fmt: skip
     _say(counts)
     manifest.write(out, "clean", config.model_dump(mode="json"), inputs(config), files, counts, started)
@@ -123,7 +124,7 @@ def _batched(rows: Iterator[Transition], size: int) -> Iterator[list[Transition]
 
 
 def reason_of(row: Transition, config: Config, seen: set[bytes]) -> str:
-    """Why this row must go, "" where it may stay (its length is another matter). `seen`: edits of the rows before it."""
+    """Why this row must go, "" where it may stay (if it is not too long). `seen`: edits of the rows before it."""
     if row.suite_role in ("heldout", "gate"):
         return "heldout_role"
     if not row.label:
@@ -168,7 +169,11 @@ def machine_failed(artifacts: str) -> bool:
         logs = json.loads(artifacts)
     except ValueError:
         return False
-    return any(_MACHINE.search(str(logs[key])) for key in _FAILURE_KEYS if key in logs) if isinstance(logs, dict) else False
+    return (
+        any(_MACHINE.search(str(logs[key])) for key in _FAILURE_KEYS if key in logs)
+        if isinstance(logs, dict)
+        else False
+    )
 
 
 def _parent_failed_by_machine(row: Transition) -> bool:
@@ -201,7 +206,10 @@ def too_long(prompt: int, response: int, config: Config) -> str:
 
 def _say(counts: dict[str, Any]) -> None:
     share = counts["kept"] / counts["rows"]
-    print(f"clean: {counts['kept']} of {counts['rows']} rows stay ({share:.1%}; the paper's Finch-Collection kept 90.6%)", file=sys.stderr)
+    print(
+        f"clean: {counts['kept']} of {counts['rows']} rows stay ({share:.1%}; the paper's Finch-Collection kept 90.6%)",
+        file=sys.stderr,
+    )
     for reason, number in counts["reasons"].items():
         print(f"  dropped x{number}: {reason} ({REASONS[reason]})", file=sys.stderr)
     if counts["reasons"].get("heldout_role"):

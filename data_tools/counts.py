@@ -1,7 +1,8 @@
 """Tokens of a row, counted once, in batches, and kept beside the data (`tokens.parquet`) for the stages after.
 
-A row's prompt is counted as the model sees it (its chat template, up to where the answer begins), its response with the
-end token. The columns `prompt_tokens`/`response_tokens` of the transitions table are something else: what a server billed.
+A row's prompt is counted as the model sees it (its chat template, up to where the answer begins), its response with
+the end token. The columns `prompt_tokens`/`response_tokens` of the transitions table are something else: what a server
+billed.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class TokenCounter:
             return dict.fromkeys((row.id for row in rows), (-1, -1))
         from eft import tokenizers
 
-        prompts = tokenizers.count(self._tokenizer, [tokenizers.prompt_text(self._tokenizer, messages(r)) for r in rows])
+        prompts = tokenizers.count(
+            self._tokenizer, [tokenizers.prompt_text(self._tokenizer, messages(r)) for r in rows]
+        )
         responses = tokenizers.count(self._tokenizer, [r.response for r in rows])
         return {r.id: (p, n + 1) for r, p, n in zip(rows, prompts, responses, strict=True)}
 
@@ -60,10 +63,11 @@ class TokenCounter:
         response = len(row.response.encode("utf-8", "replace")) + 1
         both = response + len((row.prompt_system + row.prompt_user).encode("utf-8", "replace")) + OVERHEAD
         if (response_limit is not None and response > response_limit) or (limit is not None and both > limit):
-            raise EftError("the length of a row cannot be decided without a tokenizer", where=f"row {row.id}, task {row.task}",
+            raise EftError("the length of a row cannot be decided without a tokenizer", 
+                           where=f"{row.task}, row {row.id}",
                            why=f"{both} bytes could be more than {limit} tokens",
-                           way_out="give --tokenizer NAME (of the model that will be trained), or switch the limits off "
-                                   "with --set max_tokens=null --set max_response_tokens=null")  # fmt: skip
+                           way_out="give --tokenizer NAME (of the model to train), or switch the limits off with "
+                                   "--set max_tokens=null --set max_response_tokens=null")  # fmt: skip
 
 
 def read_counts(folder: Path) -> dict[str, tuple[int, int]]:
@@ -82,4 +86,6 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
             for group in table.iter_batches():
                 yield from group.to_pylist()
     except (pa.ArrowInvalid, OSError) as e:
-        raise EftError("the token counts cannot be read", where=file, why=str(e), way_out="run 'eft clean' again") from None
+        raise EftError(
+            "the token counts cannot be read", where=file, why=str(e), way_out="run 'eft clean' again"
+        ) from None

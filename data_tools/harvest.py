@@ -3,12 +3,12 @@
     eft harvest RUN… -o OUT        RUN: a search's folder, a folder of many searches, a trace file, a gateway journal
 
 Writes OUT/transitions.parquet, OUT/searches.json (what was found and what was missing, search by search) and
-OUT/manifest.json. Nothing is judged here: every child that a model was asked for becomes a row, with what the logs say of
-it; `eft label` and `eft clean` judge.
+OUT/manifest.json. Nothing is judged here: every child that a model was asked for becomes a row, with what the logs say
+of it; `eft label` and `eft clean` judge.
 
-Task, domain, suite role and prompt format of a search come from the `run.json` that our own searches write, else from the
-options below, else the folder's name. Bad files are counted and named, and never stop a harvest. Raises EftError for a RUN
-that does not exist, holds no logs of a known format, or when not one transition can be found in all of them.
+Task, domain, suite role and prompt format of a search come from the `run.json` that our own searches write, else from
+the options below, else the folder's name. Bad files are counted and named, and never stop a harvest. Raises EftError
+for a RUN that does not exist, holds no logs of a known format, or when not one transition can be found in all of them.
 """
 
 from __future__ import annotations
@@ -69,11 +69,13 @@ def run(config: Config) -> Path:
         (out / TABLE).unlink(missing_ok=True)
         raise EftError("no transition was found in these logs", where=", ".join(map(str, inputs(config))),
                        why="; ".join(f"{s.name}: {_shortfall(s)}" for s in report[:NAMED]),
-                       way_out="search again with evolution_trace.format: jsonl, include_code: true and buffer_size: 1, "
+                       way_out="search again with evolution_trace.format: jsonl, include_code: true, buffer_size: 1 "
                                "and a smaller checkpoint_interval: then a killed run loses nothing")  # fmt: skip
     manifest.write_json(out / SEARCHES, [_as_json(s) for s in report])
     _say(report, counts)
-    manifest.write(out, "harvest", config.model_dump(mode="json"), inputs(config), [out / TABLE, out / SEARCHES], counts, started)
+    manifest.write(
+        out, "harvest", config.model_dump(mode="json"), inputs(config), [out / TABLE, out / SEARCHES], counts, started
+    )
     return out
 
 
@@ -159,7 +161,9 @@ def _same_search(roots: list[Path]) -> list[list[Path]]:
 # ------------------------------------------------------------------------------------------------------------- read
 
 
-def _rows(groups: list[list[Path]], journals: list[Path], options: Options, report: list[Search]) -> Iterator[Transition]:
+def _rows(
+    groups: list[list[Path]], journals: list[Path], options: Options, report: list[Search]
+) -> Iterator[Transition]:
     """All transitions, one search in memory at a time; `report` is filled on the way."""
     names: set[str] = set()
     left, pairs = list(journals), set()
@@ -180,7 +184,9 @@ def _rows(groups: list[list[Path]], journals: list[Path], options: Options, repo
         yield from _proposals(journal, options, report, names, known=pairs)
 
 
-def _proposals(journal: Path, options: Options, report: list[Search], names: set[str], **about_it) -> Iterator[Transition]:
+def _proposals(
+    journal: Path, options: Options, report: list[Search], names: set[str], **about_it
+) -> Iterator[Transition]:
     search = gateway.read(journal, options, **about_it)
     if not about_it.get("name"):
         _unique(search, names, journal)
@@ -242,7 +248,11 @@ def _shortfall(search: Search) -> str:
         return search.notes[0]
     made = search.counts.get("programs", search.counts.get("replies", 0))
     kind = "programs (seeds and copies)" if "programs" in search.counts else "replies, no evaluated proposals"
-    bad = f", {len(search.problems)} files could not be read (first: {': '.join(search.problems.found[0])})" if search.problems else ""
+    bad = (
+        f", {len(search.problems)} files could not be read (first: {': '.join(search.problems.found[0])})"
+        if search.problems
+        else ""
+    )
     return f"{made} {kind}{bad}"
 
 
@@ -285,6 +295,7 @@ def _found(c: dict[str, int]) -> str:
     """What a search's logs had, in words."""
     failed = f"{c['failed_iterations']} failed" if "failed_iterations" in c else "failed ones not logged"
     recovered = f" ({c['parent_recovered']} recovered from the prompt)" if c["parent_missing"] else ""
+    replayed = ", ".join(f"{c[f'replay_{state}']} {state}" for state in ("match", "mismatch", "unknown"))
     return (f"{c['iterations']} iterations, {failed}, {c['children']} children of {c['programs']} programs; "
-            f"{c['with_prompt']} with prompt, {c['with_response']} with response; parent missing {c['parent_missing']}{recovered}; "
-            f"replay: {c['replay_match']} match, {c['replay_mismatch']} mismatch, {c['replay_unknown']} unknown")  # fmt: skip
+            f"{c['with_prompt']} with prompt, {c['with_response']} with response; "
+            f"parent missing {c['parent_missing']}{recovered}; replay: {replayed}")  # fmt: skip

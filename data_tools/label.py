@@ -3,8 +3,8 @@
     eft label IN -o OUT [--eps 0.0] [--score-key NAME]
 
 Validity first, then the change of the score: a label of progress needs a score at both ends. `delta` is child minus
-parent, None unless both ends are valid; `improved` is delta > eps, `regressed` delta < -eps. A row whose parent's metrics
-were never logged keeps an empty label, and so does one whose child's were not (`clean` drops them).
+parent, None unless both ends are valid; `improved` is delta > eps, `regressed` delta < -eps. A row whose parent's
+metrics were never logged keeps an empty label, and so does one whose child's were not (`clean` drops them).
 
 Where a search has no `combined_score` and no --score-key is given, the scaffold's own average of the metrics stands in,
 marked `averaged` and warned about; `build` leaves such rows out unless told otherwise.
@@ -35,7 +35,9 @@ class Config(StageConfig):
 
     source: Path = Field(Path("harvest"), description="Output folder of 'eft harvest'.")
     eps: float = Field(0.0, ge=0, allow_inf_nan=False, description="Changes of the score up to this are no change.")
-    score_key: str | None = Field(None, description="The metric that the search maximised, where it is not combined_score.")
+    score_key: str | None = Field(
+        None, description="The metric that the search maximised, where it is not combined_score."
+    )
     features: list[str] = Field(
         list(DEFAULT_FEATURES), description="Metrics that are map axes: left out of the scaffold's average."
     )
@@ -50,8 +52,9 @@ def run(config: Config) -> Path:
     check(source, out, "harvest")
     has_key, names = _survey(source, config.score_key or COMBINED)
     if config.score_key and not any(has_key.values()):
-        raise EftError(f"no program has a metric called '{config.score_key}'", where=source,
-                       way_out=f"give one of: {', '.join(sorted(set().union(*names.values()))) or '(there are none)'}")  # fmt: skip
+        known = ", ".join(sorted(set().union(*names.values()))) or "(there are none)"
+        what = f"no program has a metric called '{config.score_key}'"
+        raise EftError(what, where=source, way_out=f"give one of: {known}")
 
     (out / manifest.NAME).unlink(missing_ok=True)
     counts: Counter[str] = Counter()
@@ -59,7 +62,9 @@ def run(config: Config) -> Path:
 
     def labelled() -> Iterator[Transition]:
         for row in read_transitions(source):
-            row = label(row, eps=config.eps, key=config.score_key, allow_average=not has_key[row.run], features=config.features)
+            row = label(
+                row, eps=config.eps, key=config.score_key, allow_average=not has_key[row.run], features=config.features
+            )
             counts[row.label or "unlabelled"] += 1
             averaged[row.run] += row.score_kind == ScoreKind.AVERAGED
             yield row
@@ -118,8 +123,8 @@ def _survey(source: Path, key: str) -> tuple[dict[str, bool], dict[str, set[str]
 
 
 def _say(report: dict[str, Any], averaged: Counter[str], names: dict[str, set[str]]) -> None:
-    print(f"label: {report['transitions']} transitions: "
-          + ", ".join(f"{report[k]} {k}" for k in (*map(str, Label), "unlabelled") if report[k]), file=sys.stderr)  # fmt: skip
+    found = ", ".join(f"{report[k]} {k}" for k in (*map(str, Label), "unlabelled") if report[k])
+    print(f"label: {report['transitions']} transitions: {found}", file=sys.stderr)
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for run, number_of_rows in averaged.items():
         if number_of_rows:
@@ -127,9 +132,7 @@ def _say(report: dict[str, Any], averaged: Counter[str], names: dict[str, set[st
     for metrics, runs in groups.items():
         likely = [m for m in metrics if m not in (*FLAGS, *MARKERS, *DEFAULT_FEATURES) and "time" not in m]
         few = ", ".join(runs[:3]) + (f" and {len(runs) - 3} more" if len(runs) > 3 else "")
-        print(f"warning: no combined_score in {few}: the scaffold's average of the metrics stands in (marked 'averaged', "
-              f"left out by build)\n  metrics: {', '.join(metrics)}\n  way out: name the one that was maximised, e.g. "
+        print(f"warning: no combined_score in {few}: the scaffold's average of the metrics stands in "
+              f"(marked 'averaged', left out by build)\n  metrics: {', '.join(metrics)}\n"
+              "  way out: name the one that was maximised, e.g. "
               f"--score-key {likely[0] if likely else 'NAME'}", file=sys.stderr)  # fmt: skip
-
-
-__all__ = ["Config", "inputs", "label", "run"]

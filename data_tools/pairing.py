@@ -1,8 +1,9 @@
 """The order of KTO rows, and the weights of the two classes.
 
-TRL's KTO estimates the KL term by pairing each prompt of a micro-batch with its neighbour's completion, in dataset order
-(sequential sampling). So the order is part of the data: labels evenly mixed, neighbours from different tasks where
-possible (a completion of the same task is not unrelated), and no last block of one, which would pair with itself.
+TRL's KTO estimates the KL term by pairing each prompt of a micro-batch with its neighbour's completion, in dataset
+order (sequential sampling). So the order is part of the data: labels evenly mixed, neighbours from different tasks
+where possible (a completion of the same task is not unrelated), and no last block of one, which would pair with
+itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ LOWEST, HIGHEST = 1.0, 4 / 3  # of (desirable weight x count) / (undesirable wei
 
 
 def weights(desirable: int, undesirable: int) -> tuple[float, float]:
-    """(desirable weight, undesirable weight) such that their ratio of weight x count is in [1, 4/3]; the smaller one is 1.
+    """(desirable weight, undesirable weight) whose ratio of weight x count is in [1, 4/3]; the smaller one is 1.
 
     Counts that are in the interval anyway keep 1, 1. Others are brought to its middle, 7/6, so that a few rows that a
     trainer drops later do not lead out of it. Raises ValueError for a class without rows.
@@ -34,11 +35,12 @@ def weights(desirable: int, undesirable: int) -> tuple[float, float]:
 
 def interleave(desirable: list[Transition], undesirable: list[Transition], seed: int, block: int) -> list[Transition]:
     """Both classes in one order (see above), its length a multiple of `block`: up to block - 1 rows of the larger class
-    are left out."""
+    (of the undesirable one, where they are equal) are left out."""
     extra = (len(desirable) + len(undesirable)) % block
-    larger, smaller = (desirable, undesirable) if len(desirable) >= len(undesirable) else (undesirable, desirable)
-    larger = sorted(larger, key=lambda r: rank(seed, "kto", r.id))
-    larger = larger[: len(larger) - min(extra, len(larger))]
+    larger, smaller = (desirable, undesirable) if len(desirable) > len(undesirable) else (undesirable, desirable)
+    cut = min(extra, len(larger))
+    larger = sorted(larger, key=lambda r: rank(seed, "kto", r.id))[: len(larger) - cut]
+    smaller = sorted(smaller, key=lambda r: rank(seed, "kto", r.id))[: len(smaller) - (extra - cut)]
     mixed = _merge(_spread(larger, seed), _spread(smaller, seed))
     return part(mixed, lambda r: r.task, lambda r: r.label)
 
@@ -62,8 +64,8 @@ def _merge(first: list[T], second: list[T]) -> list[T]:
 
 
 def part(rows: Sequence[T], group: Callable[[T], str], pattern: Callable[[T], str], reach: int = 64) -> list[T]:
-    """Swap rows of one `pattern` (label) so that neighbours are of different groups (tasks), where a swap within `reach`
-    places can do it. The sequence of patterns stays as it is."""
+    """Swap rows of one `pattern` (label) so that neighbours are of different groups (tasks), where a swap within
+    `reach` places can do it. The sequence of patterns stays as it is."""
     rows = list(rows)
     if len(set(map(group, rows))) < 2:
         return rows

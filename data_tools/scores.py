@@ -63,7 +63,9 @@ def judge(
     return Verdict(Validity.VALID, value, kind)
 
 
-def averaged(metrics: Mapping[str, Any], *, booleans: bool, features: Collection[str] = DEFAULT_FEATURES) -> float | None:
+def averaged(
+    metrics: Mapping[str, Any], *, booleans: bool, features: Collection[str] = DEFAULT_FEATURES
+) -> float | None:
     """The scaffold's own average: every number that is not NaN, map axes left out; None where there is no number.
 
     Booleans count only where `booleans` says so (before 0.3.2: {"error": 0.0, "timeout": true} was worth 0.5).

@@ -19,7 +19,8 @@ def check(source: Path, out: Path, before: str) -> str:
         return ""
     done = manifest.read(source)
     if done is None:
-        raise EftError(f"no finished output of 'eft {before}'", where=source,
-                       why="it has no manifest.json, so the stage did not finish" if source.is_dir() else "it does not exist",
-                       way_out=f"run 'eft {before}' first")  # fmt: skip
+        why = "it has no manifest.json, so the stage did not finish" if source.is_dir() else "it does not exist"
+        raise EftError(
+            f"no finished output of 'eft {before}'", where=source, why=why, way_out=f"run 'eft {before}' first"
+        )
     return str(done.get("stage", ""))

@@ -58,8 +58,8 @@ def parent_of(row: Transition) -> str:
 
 
 def capped(rows: list[Transition], cap: int | None, order: str, seed: int) -> list[Transition]:
-    """At most `cap` rows of each task: a random sample (`order` "random"), or those that changed the score most, relative
-    to the parent's ("gain"). In input order."""
+    """At most `cap` rows of each task: a random sample (`order` "random"), or those that changed the score most,
+    relative to the parent's ("gain"). In input order."""
     if cap is None:
         return rows
     by_task: dict[str, list[Transition]] = defaultdict(list)

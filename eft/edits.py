@@ -1,17 +1,17 @@
 """Edits: what a scaffold makes of a model's reply, one dialect per scaffold release.
 
 Contract: `apply(parent, response, kind=…, dialect=…)` gives an `Edit` whose `child` is, character for character, the
-program that OpenEvolve of that release would have stored, or a `Reason` (which is falsy) where it would have refused the
-reply. It never raises on anything that a model can write, and takes time linear in reply and program (a reply with a
-thousand blocks: linear for each block) — no regular expression here can backtrack.
+program that OpenEvolve of that release would have stored, or a `Reason` (which is falsy) where it would have refused
+the reply. It never raises on anything that a model can write, and takes time linear in reply and program (a reply with
+a thousand blocks: linear for each block) — no regular expression here can backtrack.
 
 Dialects differ in what they forgive:
 
-| dialect                  | a SEARCH that is not found | nothing changed | stray markers | spaces at line ends | CRLF reply |
-|--------------------------|----------------------------|-----------------|---------------|---------------------|------------|
-| openevolve@0.1, 0.2, 0.3 | skipped; child may be the parent | stored    | ignored       | must match          | no block   |
-| openevolve@0.4.0         | failure if none is found   | failure         | failure       | second pass ignores | failure    |
-| openevolve@0.4 (0.4.1)   | failure if none is found   | failure         | failure       | second pass ignores | accepted   |
+| dialect                | SEARCH not found        | unchanged child | stray markers | blanks at line ends | CRLF     |
+|------------------------|-------------------------|-----------------|---------------|---------------------|----------|
+| openevolve@0.1 … 0.3   | skipped                 | stored          | ignored       | must match          | no block |
+| openevolve@0.4.0       | failure if none matches | failure         | failure       | second pass ignores | failure  |
+| openevolve@0.4 (0.4.1) | failure if none matches | failure         | failure       | second pass ignores | accepted |
 
 Limits: `enforce_evolve_blocks`, `max_code_length` and the changes-description mode of OpenEvolve are not replayed.
 """
@@ -37,7 +37,7 @@ DEFAULT_DIALECT = "openevolve@0.4"
 
 @dataclass(frozen=True)
 class Dialect:
-    """What one family of releases forgives. `markers`: "inline" finds them anywhere, "line" only on lines of their own."""
+    """What a family of releases forgives. `markers`: "inline" finds them anywhere, "line" on lines of their own."""
 
     strict: bool  # an edit that changes nothing is a failure
     trims: bool  # a second pass looks for SEARCH text without regard to white space at line ends
@@ -67,7 +67,7 @@ class Why(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Edit:
-    """A reply that was applied. `blocks`: SEARCH/REPLACE blocks in it (1 for a rewrite); `applied`: those that matched."""
+    """A reply that was applied. `blocks`: SEARCH/REPLACE blocks in it (1 for a rewrite); `applied`: those found."""
 
     kind: Kind
     child: str
@@ -198,7 +198,7 @@ def _custom_blocks(response: str, pattern: str) -> list[tuple[str, str]]:
 
 
 def _apply_blocks(parent: str, blocks: list[tuple[str, str]], rules: Dialect) -> tuple[str, int]:
-    """Apply blocks one after the other to the evolving text; each replaces its first whole-line match. (child, applied)"""
+    """Apply blocks one by one to the evolving text; each replaces its first whole-line match. (child, applied)"""
     # A newline at either end turns "these whole lines" into a plain substring, which `find` looks for in linear time.
     text, trimmed, applied = f"\n{parent}\n", None, 0
     for search, replace in blocks:
@@ -243,7 +243,7 @@ _BLANKS_TO_LINE_END = re.compile(r"[ \t]*\r?\n")
 
 
 def _fenced(response: str, language: str, rules: Dialect) -> str:
-    """The code of a rewrite. A fence counts only when it is closed; "```" inside the code ends it (as it does there)."""
+    """The code of a rewrite. A fence counts only when it is closed; "```" in the code ends it (as it does there)."""
     opener, position = f"```{language}", 0
     while (at := response.find(opener, position)) >= 0:
         after = at + len(opener)
@@ -296,16 +296,15 @@ def parse_python(code: str) -> ast.Module | None:
         return None
 
 
-
 # -------------------------------------------------------------------------------------------------------------- render
 
 
 def render_diff(parent: str, child: str, *, dialect: str = DEFAULT_DIALECT) -> str:
     """A reply of SEARCH/REPLACE blocks, as small as they can be, that turns `parent` into `child` under `dialect`.
 
-    `apply` gives `child` back exactly, or, where the format cannot say it (halves lose white space at their ends), up to
-    white space at line ends and at the ends of the program. Raises ValueError where no reply can say the change: the
-    programs are the same to that degree, or their lines look like markers.
+    `apply` gives `child` back exactly, or, where the format cannot say it (halves lose white space at their ends), up
+    to white space at line ends and at the ends of the program. Raises ValueError where no reply can say the change:
+    the programs are the same to that degree, or their lines look like markers.
     """
     blocks = _minimal_blocks(parent.split("\n"), child.split("\n"))
     fallback = None
@@ -324,7 +323,7 @@ def render_diff(parent: str, child: str, *, dialect: str = DEFAULT_DIALECT) -> s
 
 
 def render_rewrite(child: str, language: str = "python") -> str:
-    """A full-rewrite reply; `apply` gives `child` back up to white space at its ends. ValueError where a fence is in it."""
+    """A full-rewrite reply; `apply` gives `child` back up to white space at its ends. ValueError for a fence in it."""
     if "```" in child or not child.strip():
         raise ValueError("a program that is empty or holds a fence cannot be sent as a full rewrite")
     return f"```{language}\n{child.strip()}\n```"
@@ -356,7 +355,7 @@ def _minimal_blocks(parent: list[str], child: list[str]) -> list[tuple[str, str]
 
 
 def _widen(parent: list[str], child: list[str], hunk: Hunk, above: int, below: int) -> Hunk | None:
-    """The hunk with the fewest context lines (of the `above` and `below` available) that a block can say unambiguously."""
+    """The hunk with the fewest context lines (of `above` and `below` available) that a block can say unambiguously."""
     i1, i2, j1, j2 = hunk
     for context in range(above + below + 1):
         for down in sorted(range(max(0, context - above), min(below, context) + 1), key=lambda d: abs(2 * d - context)):

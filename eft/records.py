@@ -128,7 +128,7 @@ def code_hash(code: str) -> str:
 
 
 def to_json(value: Any) -> str:
-    """Compact JSON; NaN and infinities become the strings 'NaN', 'Infinity', '-Infinity' so that any reader can load it."""
+    """Compact JSON; NaN and infinities become the strings 'NaN', 'Infinity', '-Infinity': any reader can load it."""
 
     def clean(v: Any) -> Any:
         if isinstance(v, float) and not math.isfinite(v):
@@ -181,7 +181,7 @@ class Table:
 
 @contextlib.contextmanager
 def writing(path: Path, columns: Any, batch: int = 2048) -> Iterator[Table]:
-    """Write one Parquet file with the schema `columns`, streaming (zstd), atomically: it exists if the block ends well."""
+    """Write one Parquet file with the schema `columns`, streaming (zstd), atomically: it exists if all went well."""
     import pyarrow.parquet as pq
 
     from eft.manifest import atomic_file

@@ -38,7 +38,7 @@ def load(name: str) -> Any:
     if not tokenizer.chat_template:
         raise EftError("this tokenizer has no chat template", where=name,
                        why="prompts are conversations, and only a chat template says how they become text",
-                       way_out="use the instruct version of the model, or put a chat_template.jinja into its folder")  # fmt: skip
+                       way_out="use the instruct version, or put a chat_template.jinja into the folder")  # fmt: skip
     if tokenizer.eos_token is None:
         raise EftError("this tokenizer has no end token", where=name, way_out="set eos_token in tokenizer_config.json")
     if tokenizer.pad_token is None:
@@ -58,7 +58,7 @@ def prompt_text(tokenizer: Any, messages: list[dict[str, str]]) -> str:
 
 
 def count(tokenizer: Any, texts: Iterable[str]) -> list[int]:
-    """How many tokens each text has, special tokens in the text included, none added. One call is one parallel batch."""
+    """How many tokens each text has, special ones in the text included, none added. One call is one parallel batch."""
     batch = list(texts)
     if not batch:
         return []
@@ -85,12 +85,12 @@ def _from_gguf() -> Any:
 
 
 def _from_pretrained(name: str) -> Any:
-    from transformers import AutoTokenizer
-
     folder = Path(name).expanduser()
     local = folder.is_dir()
     if not local and (folder.is_absolute() or name.count("/") > 1 or name.startswith((".", "~"))):
         raise EftError("there is no such tokenizer folder", where=name)
+    from transformers import AutoTokenizer
+
     try:
         with _quiet():
             return AutoTokenizer.from_pretrained(str(folder) if local else name)

@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 
 from eft import prompts
 
-DIFF_TASK = "Suggest improvements\n<<<<<<< SEARCH\n# old\n=======\n# new\n>>>>>>> REPLACE\nDo not rewrite the entire program."
-REWRITE_TASK = "Rewrite the program.\nProvide the complete new program code.\n\n```python\n# Your rewritten program here\n```\n"
+DIFF_TASK = (
+    "Suggest improvements\n<<<<<<< SEARCH\n# old\n=======\n# new\n>>>>>>> REPLACE\nDo not rewrite the entire program."
+)
+REWRITE_TASK = (
+    "Rewrite the program.\nProvide the complete new program code.\n\n```python\n# Your rewritten program here\n```\n"
+)
 
 
 def prompt(code: str, task: str = DIFF_TASK, history: str = "", first: str = "- Fitness: 0.5") -> str:
@@ -19,8 +23,8 @@ def prompt(code: str, task: str = DIFF_TASK, history: str = "", first: str = "- 
             f"# Current Program\n```python\n{code}\n```\n\n# Task\n{task}")  # fmt: skip
 
 
-@pytest.mark.parametrize("code", ["x = 1", "x = 1\n", "", "\n\n", "a\n```\nb", 's = """\n# Task\n"""', "# Current Program\nx = 1",
-                                  "# Task\nx", "x = 1\r\ny = 2\r"])  # fmt: skip
+@pytest.mark.parametrize("code", ["x = 1", "x = 1\n", "", "\n\n", "a\n```\nb", 's = """\n# Task\n"""',
+                                  "# Current Program\nx = 1", "# Task\nx", "x = 1\r\ny = 2\r"])  # fmt: skip
 def test_the_program_comes_back_exactly(code):
     assert prompts.current_program(prompt(code)) == code
 

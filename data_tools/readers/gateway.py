@@ -4,7 +4,7 @@ Two uses. A `proposal` record (an edit that a lookahead teacher evaluated) is a 
 "gateway": the scaffold's logs know only the proposal that was sent back to it. A `reply` record gives the reasoning
 text, which OpenEvolve throws away, to the child that the scaffold made of that reply.
 
-A chosen proposal that the scaffold turned into a program is the same transition as the scaffold's, and is left out here.
+A chosen proposal that the scaffold turned into a program is the same transition as the scaffold's: left out here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def pair(row: Transition) -> Pair:
 
 
 def add_reasoning(rows: list[Transition], journal: Path, problems: Problems) -> list[Transition]:
-    """The rows, with reasoning, model and token counts of their replies where the journal has them and the row does not.
+    """The rows, with reasoning, model and token counts of their replies, where the journal has what a row lacks.
 
     A reply is found by its text and prompt; equal ones are used in the journal's order, each once.
     """
@@ -64,7 +64,7 @@ def _with_reply(row: Transition, replies: list[dict[str, Any]] | None) -> Transi
 
 def read(journal: Path, options: Options, *, ours: dict[str, Any] | None = None, known: set[Pair] = frozenset(),
          name: str = "") -> Search:  # fmt: skip
-    """The proposals of one journal. `known`: edits that the scaffold's logs already have; `ours`: the search's run.json."""
+    """The proposals of one journal. `known`: edits that the scaffold's logs have; `ours`: the search's run.json."""
     ours = ours or about(journal) or about(journal.parent.parent / journal.stem)  # as `eft collect` lays them out
     search = Search(name or journal.stem, [journal], "gateway", about=ours)
     counts: Counter[str] = Counter()

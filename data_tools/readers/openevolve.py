@@ -206,9 +206,9 @@ def _notes(search: Search, found: Files, log: runlog.RunLog) -> list[str]:
     if not found.programs and not found.traces:
         if not log.files:
             return ["nothing but run.json was written: the search did not start, or its logs were removed"]
-        return [f"nothing but a log was written: {counts['iterations']} iterations in it, {len(log.made)} children made, "
-                f"{counts.get('failed_iterations', 0)} iterations failed"
-                + ("" if log.finished else "; the run was cut off before it wrote a trace or a checkpoint")]  # fmt: skip
+        end = "" if log.finished else "; the run was cut off before it wrote a trace or a checkpoint"
+        return [f"nothing but a log was written: {counts['iterations']} iterations in it, {len(log.made)} children "
+                f"made, {counts.get('failed_iterations', 0)} iterations failed{end}"]  # fmt: skip
     if log.files and not log.finished and not _came_to_its_end(search, log):
         planned = f" of {log.planned}" if log.planned else ""
         notes.append(f"the run was cut off: its log ends after {counts['iterations']}{planned} iterations, "

@@ -1,4 +1,4 @@
-"""OpenEvolve: from files to one record per program. Field by field, the first place that knows wins (see openevolve.py)."""
+"""OpenEvolve: from files to one record per program; field by field, the first place that knows wins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from data_tools.readers.files import (
-    Problems, Unreadable, integer, json_lines, mapping, read_object, text, traces_hdf5, traces_json,
+    Problems,
+    Unreadable,
+    integer,
+    json_lines,
+    mapping,
+    read_object,
+    text,
+    traces_hdf5,
+    traces_json,
 )  # fmt: skip
 
 
@@ -118,7 +126,7 @@ def _artifacts(value: Any) -> dict | None:
 
 
 def _mutation_prompt(logged: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The prompt that asked for this program. An evaluator that asks a model logs its prompt beside it ("evaluation")."""
+    """The prompt that asked for this program. An evaluator that asks a model logs its own beside it ("evaluation")."""
     known = [k for k in ("diff_user", "full_rewrite_user") if mapping(logged.get(k))]
     others = [k for k in sorted(map(str, logged)) if not k.startswith("evaluat") and mapping(logged.get(k))]
     for key in known + others:
@@ -126,7 +134,9 @@ def _mutation_prompt(logged: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return "", {}
 
 
-def gather(traces: list[Path], programs: list[Path], problems: Problems, base: list[Path]) -> tuple[dict[str, Piece], set[str]]:
+def gather(
+    traces: list[Path], programs: list[Path], problems: Problems, base: list[Path]
+) -> tuple[dict[str, Piece], set[str]]:
     """All programs by id, and the names of the fields seen on the way (which tell the release).
 
     `programs`: program files, the most trusted first. `base`: folders that paths in `sources` are relative to.
@@ -176,7 +186,7 @@ def _relative(path: Path, base: list[Path]) -> str:
 
 
 def release_of(seen: set[str], metadata_keys: set[str]) -> str:
-    """The release that wrote the logs, as far as its fields tell: exact ("0.4.1"), at least ("0.2.26+"), or "" unknown."""
+    """The release that wrote the logs, as far as fields tell: exact ("0.4.1"), at least ("0.2.26+"), or "" unknown."""
     if seen & {"metadata.evolution_mode", "metadata.llm_model"}:
         return "0.4.1"
     if "metadata.token_usage" in seen:

@@ -1,4 +1,4 @@
-"""OpenEvolve: from programs to transitions. Who is a child, what its parent was, and whether the reply makes the child."""
+"""OpenEvolve: from programs to transitions. Who is a child, who its parent was, does the reply make the child?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from data_tools.readers.search import Options, Search
 from eft import edits, prompts
 from eft.records import Transition, to_json, transition_id
 
-MODES = {"diff": "diff", "diff_user": "diff", "full_rewrite": "rewrite", "rewrite": "rewrite", "full_rewrite_user": "rewrite"}
+MODES = {
+    "diff": "diff",
+    "diff_user": "diff",
+    "full_rewrite": "rewrite",
+    "rewrite": "rewrite",
+    "full_rewrite_user": "rewrite",
+}
 
 
 def rows_of(
@@ -35,7 +41,7 @@ def rows_of(
 
 
 def is_copy(piece: Piece, parent: Piece | None) -> bool:
-    """A migrant, or the copy of the best program that fills an empty island: same code, and no model was asked for it."""
+    """A migrant, or the copy of the best program that fills an empty island: same code, no model was asked for it."""
     if piece.migrant or "_migrant_" in piece.id:
         return True
     if piece.responses:

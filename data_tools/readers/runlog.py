@@ -22,7 +22,7 @@ _TOKENS = re.compile(r" \| tokens: .*$")
 
 @dataclass
 class RunLog:
-    """What the logs of one search show. A resumed search has several logs; they are read in the order of their names."""
+    """What the logs of one search show. A resumed search has several logs, read in the order of their names."""
 
     files: list[str] = field(default_factory=list)
     made: dict[str, int] = field(default_factory=dict)  # program id -> iteration
