@@ -1,6 +1,7 @@
 """The gateway: a recording, OpenAI-compatible proxy on loopback between any scaffold and any mutator.
 
     http://127.0.0.1:PORT/s/<search>/<mutator>/v1        base URL for a scaffold: one path per search and mutator
+    POST http://127.0.0.1:PORT/s/<search>/restart        the scaffold starts this search over, the gateway did not
     http://127.0.0.1:PORT/health, /stats                 is it up; what went through
 
 Every reply, failure and reasoning text is in the journal before the scaffold sees it. A search that starts over with
@@ -84,6 +85,7 @@ class Gateway:
             app = web.Application(client_max_size=_LONGEST_REQUEST, middlewares=[guard])
             app.router.add_post("/s/{search}/{mutator}/v1/chat/completions", self._chat)
             app.router.add_get("/s/{search}/{mutator}/v1/models", self._models)
+            app.router.add_post("/s/{search}/restart", self._restart)
             app.router.add_get("/health", self._health)
             app.router.add_get("/stats", self._stats)
             # A handler is cancelled when its scaffold hangs up; the asking goes on in a task of its own.
@@ -128,6 +130,8 @@ class Gateway:
         except web.HTTPException as e:
             failure = Failure(e.status, f"{e.reason}: {request.method} {request.path[:200]}; scaffolds are served at "
                               "/s/<search>/<mutator>/v1/chat/completions")  # fmt: skip
+        except ConnectionResetError:  # the scaffold has hung up while its reply was sent: nobody is left to answer
+            raise
         except EftError as e:  # the journal: nothing is answered that is not recorded
             failure = Failure(507, str(e), "journal_error")
             print(f"gateway: {e}", file=sys.stderr)
@@ -159,12 +163,27 @@ class Gateway:
             except (Failure, web.HTTPException):
                 counts.refused += 1
                 raise
-            records, replayed = await self.recorder.answer(search, mutator, ask, request.headers.get("Authorization"))
-        headers = {"x-eft-replayed": str(int(replayed))}
-        if ask.stream:
-            headers |= {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
-            return web.Response(body=wire.events(records, ask.stream_usage), headers=headers)
-        return web.json_response(wire.completion(records), headers=headers)
+            authorization = request.headers.get("Authorization")
+            async with self.recorder.answering(search, mutator, ask, authorization) as (records, replayed):
+                headers = {"x-eft-replayed": str(int(replayed))}
+                if ask.stream:
+                    headers |= {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+                    response = web.Response(body=wire.events(records, ask.stream_usage), headers=headers)
+                else:
+                    response = web.json_response(wire.completion(records), headers=headers)
+                # Sent in here, so that a scaffold that has hung up counts as not served.
+                await response.prepare(request)
+                await response.write_eof()
+        return response
+
+    async def _restart(self, request: Any) -> Any:
+        from aiohttp import web
+
+        name = request.match_info["search"]
+        if not _NAME.fullmatch(name):
+            raise Failure(400, f"a search is named by {_NAME_RULE}")
+        await self.recorder.restart(name)
+        return web.json_response({"search": name})
 
     async def _models(self, request: Any) -> Any:
         from aiohttp import web

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,12 +96,14 @@ class Recorder:
         self._searches: dict[str, Search] = {}
         self._turnstile = asyncio.Semaphore(threads)
         self._lines = {n: Line(m) for n, m in self.mutators.items() if isinstance(m, Upstream)}
+        self._writing: set[asyncio.Task | None] = set()  # answered, and on the way to the disk
 
     async def close(self) -> None:
         """End what is being asked (journaled as failures) and close the lines to the upstreams."""
         asking = [task for search in self._searches.values() for task in search.running.values()]
         for task in asking:
-            task.cancel()
+            if task not in self._writing:
+                task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
         for line in self._lines.values():
             await line.close()
@@ -113,10 +115,18 @@ class Recorder:
             self._searches.setdefault(name, Search(name, journal))
         return self._searches[name]
 
-    async def answer(
+    async def restart(self, name: str) -> None:
+        """The scaffold of this search starts over: its requests are answered from the journal again, from the first."""
+        (await self.open(name)).slots.clear()
+
+    @contextlib.asynccontextmanager
+    async def answering(
         self, search: Search, mutator: str, ask: Ask, authorization: str | None = None
-    ) -> tuple[list[Record], bool]:
-        """The journal records that answer `ask` (one a choice), and whether they were there before it was asked."""
+    ) -> AsyncIterator[tuple[list[Record], bool]]:
+        """The journal records that answer `ask` (one a choice), and whether they were there before it was asked.
+
+        The reply counts as delivered when the block ends well; else the next equal request gets it.
+        """
         source, counts = self.mutators[mutator], search.counts[mutator]
         remote = isinstance(source, Upstream)
         params = source.params(ask.params) if remote else ask.params
@@ -130,7 +140,8 @@ class Recorder:
                 stored = search.journal.lookup(key)
                 if stored is not None:
                     counts.replayed += 1
-                    return stored, True
+                    yield stored, True
+                    return
                 sent = source.seeded(params, occurrence) if remote else params
                 head = {"key": key, "occurrence": occurrence, "messages": ask.messages, "params": sent}
                 task = asyncio.create_task(self._ask(search, mutator, ask, head, authorization))
@@ -140,11 +151,12 @@ class Recorder:
             # equal request, which then waits for this same task or finds the reply in the journal.
             task = search.running[key]
             try:
-                return await asyncio.shield(task), False
+                records = await asyncio.shield(task)
             except asyncio.CancelledError:
                 if task.cancelled():
                     raise Failure(503, "the gateway is stopping", "gateway_error") from None
                 raise
+            yield records, False
         except BaseException:
             slots.give_back(occurrence)
             raise
@@ -194,7 +206,12 @@ class Recorder:
             complete.append((record, [{**p, **tags} for p in proposals]))
             for name, tokens in (reply["usage"] or {}).items():
                 setattr(counts, name, getattr(counts, name) + tokens)
-        await asyncio.to_thread(search.journal.add, complete)
+        this = asyncio.current_task()
+        self._writing.add(this)
+        try:
+            await asyncio.to_thread(search.journal.add, complete)
+        finally:
+            self._writing.discard(this)
         return [record for record, _ in complete]
 
     async def _propose(
@@ -231,7 +248,6 @@ class Recorder:
         rows = [c for s in searches.values() for c in s.values()]
         total = {k: round(sum(r[k] for r in rows), 3) for k in vars(Counts())}
         return {"total": total, "searches": searches, "retries": {n: line.retries for n, line in self._lines.items()}}
-
 
 
 async def _in_thread(function: Callable[[int], Reply], call: int) -> Reply:

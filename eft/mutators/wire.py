@@ -14,7 +14,7 @@ from typing import Any
 _TRANSPORT = ("messages", "model", "stream", "stream_options")
 _THINK = re.compile(r"<think>(.*?)(?:</think>|\Z)", re.DOTALL)
 MAX_CHOICES = 128
-MAX_DEPTH = 64  # of a request body: a JSON schema for the reply is the deepest honest thing in one
+MAX_DEPTH = 64  # of a body: a JSON schema for the reply is the deepest honest thing in one
 
 
 class Failure(Exception):
@@ -133,12 +133,16 @@ def thoughts(content: str, separate: str | None) -> str | None:
 def parse_completion(body: bytes, n: int) -> tuple[list[Choice], dict[str, int] | None]:
     """The choices and the usage in a server's answer. Raises ValueError where it is not a chat completion."""
     data = parse_json(body)  # UnicodeDecodeError is a ValueError too
+    if _deeper_than(data, MAX_DEPTH):
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     choices = data.get("choices") if isinstance(data, dict) else None
     if not isinstance(choices, list) or len(choices) != n:
         raise ValueError(f"expected a chat completion with {n} choice{'s' if n > 1 else ''}")
     parsed = []
-    for choice in sorted(choices, key=lambda c: c.get("index", 0) if isinstance(c, dict) else 0):
-        message = choice.get("message") if isinstance(choice, dict) else None
+    if not all(isinstance(c, dict) and isinstance(c.get("index", 0), int) for c in choices):
+        raise ValueError("a choice is no object with an index")
+    for choice in sorted(choices, key=lambda c: c.get("index", 0)):
+        message = choice.get("message")
         if not isinstance(message, dict) or not isinstance(message.get("content"), str | None):
             raise ValueError("a choice holds no message with text")
         content = message.get("content") or ""

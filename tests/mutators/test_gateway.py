@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from scripted import completion
+from scripted import completion, post
 
 from eft.errors import EftError, UsageError
 from eft.mutators.gateway import Gateway, running
@@ -77,6 +77,14 @@ def test_equal_requests_are_told_apart_and_replayed_in_order(tmp_path: Path, ups
     assert len(upstream.bodies) == 6
 
 
+def test_a_scaffold_that_starts_over_says_so(tmp_path: Path, upstream, ask) -> None:
+    with running(Gateway(tmp_path, {"model": up(upstream)})) as g:
+        assert [text(ask(g.url("s", "model"))) for _ in range(2)] == ["reply 0", "reply 1"]
+        assert post(f"{g.origin}/s/s/restart", {})[0] == 200
+        assert [text(ask(g.url("s", "model"))) for _ in range(3)] == ["reply 0", "reply 1", "reply 2"]
+        assert post(f"{g.origin}/s/.s/restart", {})[0] == 400
+
+
 def test_other_weights_under_the_same_name_are_asked_anew(tmp_path: Path, upstream, ask) -> None:
     for identity in ("weights-1", "weights-2", "weights-1"):
         with running(Gateway(tmp_path, {"model": up(upstream, identity=identity)})) as g:
@@ -102,12 +110,16 @@ def test_failures_are_journaled_and_asked_again(tmp_path: Path, upstream, ask, r
     assert records(tmp_path / "s.jsonl")[0]["http_status"] == 503
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [(500, b"boom"), (429, {"error": {"message": "slow down"}}, {"Retry-After": "0.01"}), (502, b"\xff\xfe"), None,
-     (200, b"<html>"), (200, b"\xff\xfe\x00garbage"), (200, {"choices": []}), (200, {"choices": [{"message": 3}]}),
-     (200, {"object": "error"}), (200, b'{"choices": [{"message": {"content": NaN}}]}')],
-)  # fmt: skip
+NESTED = b'{"choices": [{"message": {"content": "x"}, "logprobs": ' + b"[" * 200 + b"]" * 200 + b"}]}"
+GARBAGE = [
+    b"<html>", b"\xff\xfe\x00garbage", b"", NESTED, {"choices": []}, {"choices": [7]}, {"choices": [{"message": 3}]},
+    {"choices": [{"index": "x", "message": {"content": "a"}}]}, {"choices": [{"message": {"content": 3}}]},
+    {"object": "error"}, b'{"choices": [{"message": {"content": NaN}}]}',
+]  # fmt: skip
+HICCUPS = [(500, b"boom"), (502, b"\xff\xfe"), (429, {"error": {"message": "slow down"}}, {"Retry-After": "0.01"}), None]
+
+
+@pytest.mark.parametrize("bad", [*HICCUPS, *((200, body) for body in GARBAGE)])
 def test_what_passes_is_retried(tmp_path: Path, upstream, ask, bad) -> None:
     upstream.script = lambda k, body: bad if k < 2 else completion("fine")
     with running(Gateway(tmp_path, {"model": up(upstream)})) as g:
