@@ -116,7 +116,7 @@ GARBAGE = [
     {"choices": [{"index": "x", "message": {"content": "a"}}]}, {"choices": [{"message": {"content": 3}}]},
     {"object": "error"}, b'{"choices": [{"message": {"content": NaN}}]}',
 ]  # fmt: skip
-HICCUPS = [(500, b"boom"), (502, b"\xff\xfe"), (429, {"error": {"message": "slow down"}}, {"Retry-After": "0.01"}), None]
+HICCUPS = [(500, b"boom"), (502, b"\xff\xfe"), (429, b"slow down", {"Retry-After": "0.01"}), None]
 
 
 @pytest.mark.parametrize("bad", [*HICCUPS, *((200, body) for body in GARBAGE)])
