@@ -46,7 +46,9 @@ def locate(name: str, root: Path = Path(".")) -> str:
         return name
     if ":" in name:
         if name != EMBEDDED:
-            raise UsageError(f"unknown model '{name}'", way_out=nearest(name, [EMBEDDED, *(RANDOM + a for a in ARCHITECTURES)]))
+            raise UsageError(
+                f"unknown model '{name}'", way_out=nearest(name, [EMBEDDED, *(RANDOM + a for a in ARCHITECTURES)])
+            )
         return name
     folder = root / Path(name).expanduser()
     if folder.is_dir():
@@ -57,7 +59,12 @@ def locate(name: str, root: Path = Path(".")) -> str:
             raise UsageError("this folder is not a model", where=folder, why=why)
         return str(folder)
     first = Path(name).parts[0] if name else ""
-    if name.count("/") == 1 and not name.startswith((".", "~", "/")) and first not in STAGES and not (root / first).exists():
+    if (
+        name.count("/") == 1
+        and not name.startswith((".", "~", "/"))
+        and first not in STAGES
+        and not (root / first).exists()
+    ):
         return name  # ORG/NAME on the hub
     way_out = f"run 'eft {first}' first" if first in STAGES else "give a model folder, or ORG/NAME on the hub"
     raise UsageError("there is no such model folder", where=folder, way_out=way_out)
@@ -82,24 +89,28 @@ def load_model(name: str, dtype: str = "float32", attention: str | None = None) 
             model = _merged(Path(name), target, options)
         else:
             model = _pretrained(name, target, options)
-    model.config.name_or_path = name
+    model.name_or_path = model.config.name_or_path = name
     return model
 
 
 def adapter_base(folder: Path) -> str:
     """The name of the model that the adapter in `folder` belongs on. Raises EftError where it cannot be found."""
     try:
-        recorded = json.loads((folder / ADAPTER).read_text())["base_model_name_or_path"]
-        beside = json.loads((folder / BASE).read_text())["relative"] if (folder / BASE).is_file() else None
+        noted = json.loads((folder / BASE).read_text()) if (folder / BASE).is_file() else {}
+        name = noted.get("base") or json.loads((folder / ADAPTER).read_text())["base_model_name_or_path"]
     except (OSError, ValueError, KeyError) as e:
         raise EftError("this adapter folder is broken", where=folder, why=str(e)) from None
-    if beside and (folder / beside).is_dir():
-        return str((folder / beside).resolve())
+    if noted.get("relative") and (folder / noted["relative"]).is_dir():
+        return str((folder / noted["relative"]).resolve())
     try:
-        return locate(recorded)
+        return locate(name or "")
     except UsageError as e:
-        raise EftError("the adapter's base model is gone", where=folder, why=f"it was trained on {recorded}: {e.what}",
-                       way_out=f"put the base model there, or name it in {folder / ADAPTER}") from None  # fmt: skip
+        raise EftError(
+            "the adapter's base model is gone",
+            where=folder,
+            why=f"it was trained on {name}: {e.what}",
+            way_out=f"put the base model there, or name it in {folder / BASE}",
+        ) from None
 
 
 def write_base(folder: Path, base: str) -> None:
@@ -133,7 +144,11 @@ def _embedded(dtype: Any, options: dict[str, Any]) -> Any:
     file = tokenizers.embedded_gguf()
     with _whole():
         model = LlamaForCausalLM.from_pretrained(
-            str(file.parent), gguf_file=file.name, quantization_config=GgufConfig(dequantize=True), dtype=dtype, **options
+            str(file.parent),
+            gguf_file=file.name,
+            quantization_config=GgufConfig(dequantize=True),
+            dtype=dtype,
+            **options,
         )
     # The weights are plain tensors now. transformers still believes in a quantized model, and would refuse to save it.
     for leftover in ("is_quantized", "hf_quantizer", "quantization_method"):

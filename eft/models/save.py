@@ -10,9 +10,16 @@ from typing import Any
 from eft.errors import EftError
 
 
-def save_model(model: Any, tokenizer: Any, out: Path) -> None:
-    """Write `model` (plain weights, safetensors) and `tokenizer` with its chat template into the folder `out`."""
-    model.save_pretrained(out, max_shard_size="5GB")
+def save_model(model: Any, tokenizer: Any, out: Path, state: dict[str, Any] | None = None) -> None:
+    """Write `model` (safetensors; an adapter where it is one) and `tokenizer` with its chat template into the folder `out`.
+
+    `state`: the weights, where the model's own are sharded. Weights that are tied to others are left out of it: gathering
+    makes a copy of them, which costs disk and which some engines refuse.
+    """
+    if state is not None:
+        ties = getattr(model, "all_tied_weights_keys", None) or {}
+        state = {k: v for k, v in state.items() if not (k in ties and ties[k] in state)}
+    model.save_pretrained(out, state_dict=state, max_shard_size="5GB")
     tokenizer.save_pretrained(out)
     readable(out)
 

@@ -6,9 +6,11 @@ their names in TRL. What is set in both places, or is unknown, is an error that 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from eft.errors import UsageError, nearest
@@ -39,9 +41,15 @@ def build(kind: type, config: TrainConfig, asked: Asked, **extra: Any) -> Any:
     known = {f.name for f in dataclasses.fields(kind) if f.init}
     for key in config.trainer:
         if key in OURS:
-            raise UsageError(f"`trainer: {key}` is decided by eft", way_out=f"set `{OURS[key]}`" if OURS[key] else "leave it out")
+            raise UsageError(
+                f"`trainer: {key}` is decided by eft", way_out=f"set `{OURS[key]}`" if OURS[key] else "leave it out"
+            )
         if key not in known:
-            raise UsageError(f"unknown key 'trainer.{key}'", why=f"{kind.__name__} has no such argument", way_out=nearest(key, known - set(OURS)))
+            raise UsageError(
+                f"unknown key 'trainer.{key}'",
+                why=f"{kind.__name__} has no such argument",
+                way_out=nearest(key, known - set(OURS)),
+            )
     cpu = asked.cpu or not torch.cuda.is_available()
     if cpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed would guess, and warn that it did
@@ -74,10 +82,18 @@ def build(kind: type, config: TrainConfig, asked: Asked, **extra: Any) -> Any:
         "ddp_find_unused_parameters": False,
         "remove_unused_columns": True,
     }
-    try:
+    with accepted():
         return kind(**{**values, **extra, **config.trainer})
+
+
+@contextlib.contextmanager
+def accepted() -> Iterator[None]:
+    """Turn what TRL and PEFT refuse (a schedule that does not exist, LoRA targets that match nothing) into a UsageError."""
+    try:
+        yield
     except (ValueError, TypeError) as e:
-        raise UsageError("TRL does not accept these trainer arguments", why=str(e).strip().splitlines()[0]) from None
+        why = str(e).strip().splitlines()[0]
+        raise UsageError("this training cannot be set up", why=why, way_out="correct the recipe") from e
 
 
 def attention(config: TrainConfig, cpu: bool) -> str:

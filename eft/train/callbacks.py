@@ -74,7 +74,12 @@ class Journal(TrainerCallback):
         left = pace * (state.max_steps - state.global_step)
         text = (f"{self.verb}: step {state.global_step}/{state.max_steps}  loss {logs['loss']:.4f}  grad {logs.get('grad_norm') or 0:.3g}  "
                 f"{pace:.1f} s/step  {left / 60:.1f} min left")  # fmt: skip
-        print(f"\r{text:<100}" if self.live else text, end="\n" if last or not self.live else "", file=sys.stderr, flush=True)
+        print(
+            f"\r{text:<100}" if self.live else text,
+            end="\n" if last or not self.live else "",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def say(self, text: str) -> None:
         print(f"\r{text:<100}" if self.live else text, file=sys.stderr, flush=True)

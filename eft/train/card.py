@@ -17,7 +17,19 @@ DESCRIPTION = {
     "sft": "Supervised fine-tuning on transitions that improved the score, loss on the response only.",
     "kto": "KTO from the model above, which is also the reference, on improved (desirable) and regressed (undesirable) transitions.",
 }
-SHOWN = ("precision", "global_batch", "learning_rate", "schedule", "warmup", "weight_decay", "max_grad_norm", "max_tokens", "beta", "lora", "seed")
+SHOWN = (
+    "precision",
+    "global_batch",
+    "learning_rate",
+    "schedule",
+    "warmup",
+    "weight_decay",
+    "max_grad_norm",
+    "max_tokens",
+    "beta",
+    "lora",
+    "seed",
+)
 
 
 def lineage(checkpoint: str, root: Path) -> list[dict[str, Any]]:
@@ -58,14 +70,32 @@ def card(config: Any, history: list[dict[str, Any]], counts: dict[str, Any]) -> 
                   f"Trained from `{base}` with evolution fine-tuning (eft {__version__})."]  # fmt: skip
     else:
         lines += [f"`{base}` as eft serves it: the untouched model, a control for tuned ones."]
-    told = config.prompt_format or "not stated"
-    lines += ["", "## Prompt format", "", f"`{told}`. The model answers well only to prompts in the format that it was trained on.", ""]
+    told = config.prompt_format or ", ".join(history[0]["counts"]["prompt_formats"] if history else []) or "not stated"
+    lines += [
+        "",
+        "## Prompt format",
+        "",
+        f"`{told}`. The model answers well only to prompts in the format that it was trained on.",
+        "",
+    ]
     if history:
-        lines += ["## Training", "", "| stage | rows | dropped | steps | tokens | loss: first → last | validation loss: before → after |", "|---|---|---|---|---|---|---|"]
+        lines += [
+            "## Training",
+            "",
+            "| stage | rows | dropped | steps | tokens | loss: first → last | validation loss: before → after |",
+            "|---|---|---|---|---|---|---|",
+        ]
         lines += [_row(done) for done in history]
         for done in history:
             values = {k: done["config"][k] for k in SHOWN if done["config"].get(k) is not None}
-            lines += ["", f"**{done['stage']}**. {DESCRIPTION[done['stage']]}", "", "```json", json.dumps(values), "```"]
+            lines += [
+                "",
+                f"**{done['stage']}**. {DESCRIPTION[done['stage']]}",
+                "",
+                "```json",
+                json.dumps(values),
+                "```",
+            ]
     libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl", "peft"))
     lines += [
         "", "## Files", "", f"{counts['parameters']:,} parameters in {counts['dtype']}"

@@ -44,7 +44,9 @@ def complete(folder: Path) -> dict[str, Any] | None:
         mark = json.loads((folder / MARK).read_text())
     except (OSError, ValueError):
         return None
-    intact = all((folder / name).is_file() and (folder / name).stat().st_size == size for name, size in mark["files"].items())
+    intact = all(
+        (folder / name).is_file() and (folder / name).stat().st_size == size for name, size in mark["files"].items()
+    )
     return mark if intact else None
 
 
@@ -85,7 +87,11 @@ class Checkpoints(TrainerCallback):
         self.wait()
         if state.is_world_process_zero:
             folder = self.out / f"checkpoint-{state.global_step}"
-            files = {str(f.relative_to(folder)): f.stat().st_size for f in sorted(folder.rglob("*")) if f.is_file() and f.name != MARK}
+            files = {
+                str(f.relative_to(folder)): f.stat().st_size
+                for f in sorted(folder.rglob("*"))
+                if f.is_file() and f.name != MARK
+            }
             manifest.write_json(folder / MARK, {"step": state.global_step, "identity": self.identity, "files": files})
             older = [f for f in checkpoints(self.out) if step_of(f) < state.global_step]
             whole = [f for f in older if complete(f) is not None]

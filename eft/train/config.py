@@ -22,7 +22,9 @@ class Lora(Section):
     rank: int = Field(16, ge=1, description="rank of the update")
     alpha: int = Field(32, ge=1, description="scale of the update: alpha / rank")
     dropout: float = Field(0.0, ge=0, lt=1)
-    targets: str | list[str] = Field("all-linear", description="modules to adapt; embeddings and LM head are never among them")
+    targets: str | list[str] = Field(
+        "all-linear", description="modules to adapt; embeddings and LM head are never among them"
+    )
 
 
 class TrainConfig(StageConfig):
@@ -31,8 +33,12 @@ class TrainConfig(StageConfig):
     positional: ClassVar[str] = "dataset"
 
     dataset: Path = Field(description="folder of 'eft build' that holds train.parquet and validation.parquet")
-    model: str = Field(description="model to start from: a folder, ORG/NAME on the hub, embedded:smollm2-135m, random:qwen3")
-    launch: str = Field("auto", description="accelerate config, by path or shipped name; auto: single_gpu, or cpu without a GPU")
+    model: str = Field(
+        description="model to start from: a folder, ORG/NAME on the hub, embedded:smollm2-135m, random:qwen3"
+    )
+    launch: str = Field(
+        "auto", description="accelerate config, by path or shipped name; auto: single_gpu, or cpu without a GPU"
+    )
     ranks: int | None = Field(None, ge=1, description="processes in all, where not as many as the launch config says")
     precision: Literal["fp32", "bf16", "bf16_weights"] = Field(
         "bf16",
@@ -51,9 +57,15 @@ class TrainConfig(StageConfig):
     steps: int | None = Field(None, ge=1, description="optimizer steps, instead of epochs")
     max_tokens: int = Field(32768, ge=8, description="prompt and response together; longer rows are dropped, never cut")
     max_rows: int | None = Field(None, ge=1, description="train on at most this many rows, chosen at random")
-    eval_rows: int = Field(256, ge=0, description="validation rows that the loss is measured on, before and after training")
-    template: dict[str, Any] = Field(default_factory=dict, description="arguments of the chat template (enable_thinking: false)")
-    activation_checkpointing: bool = Field(True, description="recompute activations in the backward pass: less memory, a third more time")
+    eval_rows: int = Field(
+        256, ge=0, description="validation rows that the loss is measured on, before and after training"
+    )
+    template: dict[str, Any] = Field(
+        default_factory=dict, description="arguments of the chat template (enable_thinking: false)"
+    )
+    activation_checkpointing: bool = Field(
+        True, description="recompute activations in the backward pass: less memory, a third more time"
+    )
     lora: Lora | None = Field(None, description="train adapters of this shape instead of all weights")
     seed: int = 0
     save_every: int = Field(100, ge=1, description="steps between checkpoints")
@@ -61,7 +73,9 @@ class TrainConfig(StageConfig):
     keep_finished: bool = Field(False, description="keep the checkpoints of a finished training too")
     log_every: int = Field(1, ge=1, description="steps between lines of losses.jsonl")
     report_to: list[str] = Field(default_factory=list, description="wandb, trackio; losses.jsonl is always written")
-    trainer: dict[str, Any] = Field(default_factory=dict, description="further arguments of TRL's trainer config, by their names there")
+    trainer: dict[str, Any] = Field(
+        default_factory=dict, description="further arguments of TRL's trainer config, by their names there"
+    )
 
     def accumulation(self, ranks: int) -> int:
         """How many micro batches every rank adds up per step. Raises UsageError where global_batch is not reached exactly."""
@@ -91,6 +105,7 @@ class TrainConfig(StageConfig):
         from eft.models.load import locate
 
         if not self.file("train").is_file():
-            raise EftError("there is no training data", where=self.file("train"), way_out="run 'eft build' first")
+            raise EftError("there is no training data", where=self.file("train"),
+                           way_out="run 'eft build' first (without regressed rows it writes no kto/)")  # fmt: skip
         locate(self.model, self.root)
         self.out()

@@ -27,6 +27,7 @@ from eft.errors import EftError
 from eft.train.config import TrainConfig
 
 COLUMNS = ("id", "task", "prompt", "completion")
+FORMAT = "prompt_format"  # column, where there is one: noted for the model card
 IGNORED = -100  # the label of a token without loss, as torch and TRL have it
 
 
@@ -58,17 +59,27 @@ def read(file: Path, *, labelled: bool, batch: int = 512) -> Iterator[list[dict[
     with table:
         schema = table.schema_arrow
         wanted = [*COLUMNS, *(["label"] if labelled else [])]
+        optional = [FORMAT] if FORMAT in schema.names else []
         missing = [c for c in wanted if c not in schema.names]
         if missing:
             way_out = "KTO reads build/kto, SFT reads build/sft" if missing == ["label"] else "run 'eft build'"
-            raise EftError("this table is not a training set", where=file, why=f"missing columns: {', '.join(missing)}", way_out=way_out)
+            raise EftError(
+                "this table is not a training set",
+                where=file,
+                why=f"missing columns: {', '.join(missing)}",
+                way_out=way_out,
+            )
         if labelled and schema.field("label").type != pa.bool_():
-            raise EftError("the label column must hold true and false", where=file, why=f"its type is {schema.field('label').type}")
-        for rows in table.iter_batches(batch_size=batch, columns=wanted):
+            raise EftError(
+                "the label column must hold true and false", where=file, why=f"its type is {schema.field('label').type}"
+            )
+        for rows in table.iter_batches(batch_size=batch, columns=wanted + optional):
             yield rows.to_pylist()
 
 
-def tokenize(rows: list[dict[str, Any]], tokenizer: Any, template: dict[str, Any], where: Path) -> list[tuple[list[int], list[int]]]:
+def tokenize(
+    rows: list[dict[str, Any]], tokenizer: Any, template: dict[str, Any], where: Path
+) -> list[tuple[list[int], list[int]]]:
     """(prompt ids, completion ids) of every row; the completion ends with the end-of-turn token.
 
     Raises EftError, naming the row, where the response is empty (nothing to learn, and a NaN in KTO), or where the chat
@@ -96,7 +107,9 @@ def tokenize(rows: list[dict[str, Any]], tokenizer: Any, template: dict[str, Any
     encode = tokenizer.backend_tokenizer.encode_batch_fast
     return [
         (p.ids, [*r.ids, tokenizer.eos_token_id])
-        for p, r in zip(encode(prompts, add_special_tokens=False), encode(responses, add_special_tokens=False), strict=True)
+        for p, r in zip(
+            encode(prompts, add_special_tokens=False), encode(responses, add_special_tokens=False), strict=True
+        )
     ]
 
 
@@ -105,16 +118,23 @@ def write_tokens(config: TrainConfig, tokenizer: Any, folder: Path, *, labelled:
     import pyarrow as pa
 
     ids = pa.list_(pa.int32())
-    fields = {"prompt_ids": ids, "completion_ids": ids, "label": pa.bool_()} if labelled else {"input_ids": ids, "labels": ids}
+    fields = (
+        {"prompt_ids": ids, "completion_ids": ids, "label": pa.bool_()}
+        if labelled
+        else {"input_ids": ids, "labels": ids}
+    )
     schema = pa.schema({"task": pa.string(), "length": pa.int32(), **fields})
     counts: dict[str, Any] = {}
+    formats: set[str] = set()
     for split in ("train", "validation"):
         file, kept, dropped = config.file(split), 0, 0
         # An Arrow stream, because datasets.Dataset.from_file maps it into memory without a copy.
         with pa.OSFile(str(folder / f"{split}.arrow"), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
             for rows in read(file, labelled=labelled):
                 out = []
-                for row, (prompt, completion) in zip(rows, tokenize(rows, tokenizer, config.template, file), strict=True):
+                for row, (prompt, completion) in zip(
+                    rows, tokenize(rows, tokenizer, config.template, file), strict=True
+                ):
                     length = len(prompt) + len(completion)
                     if length > config.max_tokens:
                         dropped += 1
@@ -124,6 +144,7 @@ def write_tokens(config: TrainConfig, tokenizer: Any, folder: Path, *, labelled:
                         if labelled
                         else {"input_ids": prompt + completion, "labels": [IGNORED] * len(prompt) + completion}
                     )
+                    formats.add(row.get(FORMAT) or "")
                     out.append({"task": row["task"], "length": length, **values})
                 kept += len(out)
                 writer.write_batch(pa.RecordBatch.from_pylist(out, schema=schema))
@@ -133,7 +154,7 @@ def write_tokens(config: TrainConfig, tokenizer: Any, folder: Path, *, labelled:
         raise EftError("there is nothing to train on", where=config.file("train"),
                        why=f"all {over} rows have more than {config.max_tokens} tokens" if over else "it has no rows",
                        way_out="raise max_tokens" if over else "harvest searches that improved something")  # fmt: skip
-    return counts
+    return {**counts, "prompt_formats": sorted(formats - {""})}
 
 
 def prepare(
@@ -155,12 +176,16 @@ def prepare(
     train = Dataset.from_file(str(folder / "train.arrow"))
     chosen = _sample(len(train), config.max_rows, config.seed)
     if len(chosen) < ranks:
-        raise EftError(f"{len(chosen)} rows are too few for {ranks} ranks", where=config.file("train"), way_out="launch fewer ranks")
+        raise EftError(
+            f"{len(chosen)} rows are too few for {ranks} ranks",
+            where=config.file("train"),
+            way_out="launch fewer ranks",
+        )
     lengths = train["length"][:]
     steps = config.steps or math.ceil(config.epochs * len(chosen) / config.global_batch)
     counts: dict[str, Any] = {
         "rows": len(chosen), "dropped_over_max_tokens": written["train"]["over_max_tokens"], "dropped_over_max_rows": len(train) - len(chosen),
-        "steps": steps, "epochs": round(steps * config.global_batch / len(chosen), 3),
+        "steps": steps, "epochs": round(steps * config.global_batch / len(chosen), 3), "prompt_formats": written["prompt_formats"],
     }  # fmt: skip
     if labelled:
         labels = train["label"][:]
@@ -187,7 +212,9 @@ def _sample(rows: int, limit: int | None, seed: int) -> list[int]:
     return sorted(random.Random(seed).sample(range(rows), limit))
 
 
-def order(chosen: list[int], lengths: list[int], steps: int, batch: int, seed: int, *, shuffle: bool, group: bool) -> list[int]:
+def order(
+    chosen: list[int], lengths: list[int], steps: int, batch: int, seed: int, *, shuffle: bool, group: bool
+) -> list[int]:
     """The rows in training order: steps × batch indices. `shuffle`: a new permutation every epoch, else the given order.
 
     `group`: blocks of rows of like length (in tokens), which leaves less padding. Rows are sorted within stretches of 50

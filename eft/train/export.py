@@ -31,11 +31,15 @@ class Config(StageConfig):
 
     checkpoint: str = Field(description="model folder, adapter folder, hub id, embedded:… or random:…")
     dtype: str = Field("auto", description="float32 or bfloat16; auto: as the checkpoint's own weights")
-    prompt_format: str = Field("", description="format of the prompts that the model was trained on, for the card (eft@1)")
+    prompt_format: str = Field(
+        "", description="format of the prompts that the model was trained on, for the card (eft@1)"
+    )
     title: str = Field("", description="name of the model, for the card; default: the output folder's name")
     license: str = Field("apache-2.0", description="licence of the weights, for the card")
     tags: list[str] = Field(default_factory=list, description="further tags, for the card")
-    push_to_hub: str | None = Field(None, description="ORG/NAME to upload to, with the token of `hf auth login` or HF_TOKEN")
+    push_to_hub: str | None = Field(
+        None, description="ORG/NAME to upload to, with the token of `hf auth login` or HF_TOKEN"
+    )
     private: bool = Field(False, description="upload as a private repository")
     revision: str | None = Field(None, description="branch to upload to")
 
@@ -72,7 +76,9 @@ def run(config: Config) -> Path:
         manifest.write_text(aside / "README.md", card(config, history, counts))
         outputs = sorted(f for f in aside.rglob("*") if f.is_file())
         manifest.write(aside, "export", config.model_dump(mode="json"), inputs(config), outputs, counts, started)
-    say(f"{out}: {counts['parameters']:,} parameters in {dtype}; reloaded, logits differ by {counts['logit_difference']:.1g}")
+    say(
+        f"{out}: {counts['parameters']:,} parameters in {dtype}; reloaded, logits differ by {counts['logit_difference']:.1g}"
+    )
     if config.push_to_hub:
         push(out, config)
     return out
@@ -102,7 +108,9 @@ def logits(model: Any, tokenizer: Any) -> Any:
     """The model's logits on a fixed conversation, (tokens, vocabulary), float32."""
     import torch
 
-    text = tokenizer.apply_chat_template([{"role": "user", "content": PROBE}], tokenize=False, add_generation_prompt=True)
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": PROBE}], tokenize=False, add_generation_prompt=True
+    )
     ids = torch.tensor([tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids])
     model.eval()
     with torch.no_grad():
@@ -144,5 +152,3 @@ def push(folder: Path, config: Config) -> None:
         raise EftError("the upload failed", where=config.push_to_hub, why=str(e).strip().splitlines()[0],
                        way_out=f"`hf auth login`, then run the same command with --force; {folder} is complete") from None  # fmt: skip
     say(f"uploaded: {done.commit_url}")
-
-

@@ -15,6 +15,10 @@ def score_responses_only() -> None:
     from trl.trainer import utils
 
     if not hasattr(utils, "_use_triton"):
-        raise EftError("this release of TRL is not supported", why="trl.trainer.utils has no _use_triton", way_out="install trl 1.16")
+        raise EftError(
+            "this release of TRL is not supported",
+            why="trl.trainer.utils has no _use_triton",
+            way_out="install trl 1.16",
+        )
     # In `utils` this function decides one thing, which positions are scored; the kernels ask another module.
     utils._use_triton = lambda device: True

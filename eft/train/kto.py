@@ -30,13 +30,19 @@ class Config(TrainConfig):
     learning_rate: float = Field(1e-6, gt=0)
     warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps that the learning rate rises")
     beta: float = Field(0.1, gt=0, description="how strongly the model is held to its reference")
-    desirable_weight: float | None = Field(None, gt=0, description="weight of improved rows; default: weights.json of the data")
-    undesirable_weight: float | None = Field(None, gt=0, description="weight of regressed rows; default: weights.json of the data")
+    desirable_weight: float | None = Field(
+        None, gt=0, description="weight of improved rows; default: weights.json of the data"
+    )
+    undesirable_weight: float | None = Field(
+        None, gt=0, description="weight of regressed rows; default: weights.json of the data"
+    )
 
     def check(self) -> None:
         super().check()
         if self.micro_batch < 2:
-            raise UsageError("KTO needs micro_batch ≥ 2", why="its KL term pairs a prompt with the completion of another row")
+            raise UsageError(
+                "KTO needs micro_batch ≥ 2", why="its KL term pairs a prompt with the completion of another row"
+            )
 
     def sources(self) -> list[Path]:
         return [*super().sources(), self.path(self.dataset) / "weights.json"]
@@ -61,7 +67,9 @@ def weights(config: Config) -> dict[str, float]:
             found = json.loads(file.read_text())
             found = {k: float(found[k]) for k in ("desirable_weight", "undesirable_weight")}
         except (ValueError, TypeError, KeyError) as e:
-            raise EftError("the weights of the classes cannot be read", where=file, why=repr(e), way_out="run 'eft build' again") from None
+            raise EftError(
+                "the weights of the classes cannot be read", where=file, why=repr(e), way_out="run 'eft build' again"
+            ) from None
     given = {"desirable_weight": config.desirable_weight, "undesirable_weight": config.undesirable_weight}
     return {name: value if value is not None else found.get(name, 1.0) for name, value in given.items()}
 
@@ -88,7 +96,9 @@ def train(config: Config, asked: Asked) -> None:
     if run is None:
         return
     tokenizer = tokenizers.load(run.model)
-    prepared = data.prepare(config, tokenizer, labelled=True, group=False, main=run.main, wait=run.wait, ranks=asked.ranks)
+    prepared = data.prepare(
+        config, tokenizer, labelled=True, group=False, main=run.main, wait=run.wait, ranks=asked.ranks
+    )
     check_classes(prepared.counts, config.file("train"))
     options = loop.trainer_options(run)
     model = load_model(run.model, **options)
@@ -98,10 +108,11 @@ def train(config: Config, asked: Asked) -> None:
     run.say(f"{prepared.counts['desirable']} desirable × {args.desirable_weight:.3g}, {prepared.counts['undesirable']} undesirable × "
             f"{args.undesirable_weight:.3g}; beta {args.beta}; reference: {config.model}")  # fmt: skip
     head.score_responses_only()
-    trainer = PairedTrainer(
-        model=model, ref_model=reference, args=args, processing_class=tokenizer, peft_config=arguments.lora(config),
-        train_dataset=prepared.train, eval_dataset=prepared.validation, data_collator=pair_completions(tokenizer.pad_token_id),
-    )  # fmt: skip
+    with arguments.accepted():
+        trainer = PairedTrainer(
+            model=model, ref_model=reference, args=args, processing_class=tokenizer, peft_config=arguments.lora(config),
+            train_dataset=prepared.train, eval_dataset=prepared.validation, data_collator=pair_completions(tokenizer.pad_token_id),
+        )  # fmt: skip
     loop.fit(run, trainer)
     loop.finish(run, trainer, tokenizer)
 

@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,9 @@ from eft import manifest, resources
 from eft.errors import EftError, UsageError
 from eft.train.config import TrainConfig
 
-ERRORS = "EFT_RANK_ERRORS"  # environment variable: the file in which a rank leaves its error for the process that started it
+ERRORS = (
+    "EFT_RANK_ERRORS"  # environment variable: the file in which a rank leaves its error for the process that started it
+)
 AGAIN = "EFT_TRAIN_AGAIN"  # environment variable: train even where the output is up to date (eft decided so already)
 MODULES = {"sft": "eft.train.sft", "kto": "eft.train.kto"}
 
@@ -123,8 +126,12 @@ def start(verb: str, config: TrainConfig) -> Path:
         command += ["--main_process_port", str(_free_port())]
     command += ["-m", MODULES[verb], str(out / "config.yaml")]
     env = {k: v for k, v in os.environ.items() if k != "ACCELERATE_USE_CPU"}  # the config decides, see prove()
+    if asked.cpu or not _gpus():
+        env.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed would guess, and warn that it did
     env |= environment(asked.ranks) | {ERRORS: str(errors), AGAIN: "1", "EFT_TTY": str(int(sys.stderr.isatty()))}
-    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=_die_with_parent)
+    process = subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=_die_with_parent
+    )
     try:
         with open(log, "ab") as sink:
             while chunk := os.read(process.stdout.fileno(), 65536):  # type: ignore[union-attr]
@@ -194,7 +201,9 @@ def as_rank(verb: str, model: type[TrainConfig], train: Callable[[Any, Asked], A
         if target:
             told = {"what": e.what, "where": e.where, "why": e.why, "way_out": e.way_out, "exit_code": e.exit_code}
             manifest.write_json(Path(target), told)
-        elif os.environ.get("RANK", "0") == "0":
+        else:
+            if os.environ.get("RANK", "0") != "0":
+                time.sleep(5)  # what all ranks find is told by rank 0, whose end is the end of the others
             print(f"error: {e}", file=sys.stderr, flush=True)
         sys.stdout.flush()
         os._exit(e.exit_code)  # other ranks may be waiting in a collective: no clean-up that would wait for them
@@ -214,12 +223,21 @@ def launched() -> Asked:
     elif int(env.get("WORLD_SIZE", "1")) > 1:
         kind = "ddp"
     stage = env.get("ACCELERATE_DEEPSPEED_ZERO_STAGE")
-    told = Asked("environment", kind, int(env.get("WORLD_SIZE", "1")), int(stage) if kind == "deepspeed" and stage else None)
+    told = Asked(
+        "environment", kind, int(env.get("WORLD_SIZE", "1")), int(stage) if kind == "deepspeed" and stage else None
+    )
     try:
         line = psutil.Process().parent().cmdline()
     except (psutil.Error, AttributeError):
         return told
-    place = next((i for i, a in enumerate(line) if Path(a).name in ("accelerate", "accelerate-launch") or a == "accelerate.commands.launch"), None)
+    place = next(
+        (
+            i
+            for i, a in enumerate(line)
+            if Path(a).name in ("accelerate", "accelerate-launch") or a == "accelerate.commands.launch"
+        ),
+        None,
+    )
     if place is None:
         return told
     # the launcher's own options end where the training module is named
@@ -251,10 +269,14 @@ def prove(asked: Asked, args: Any, accelerator: Any = None) -> None:
     group = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     ranks = min(args.distributed_state.num_processes, group)
     stage = args.deepspeed_plugin.zero_stage if args.deepspeed_plugin is not None else None
-    kind = KINDS.get(accelerator.distributed_type.value, accelerator.distributed_type.value) if accelerator else asked.kind
+    kind = (
+        KINDS.get(accelerator.distributed_type.value, accelerator.distributed_type.value) if accelerator else asked.kind
+    )
     differences = []
     if ranks != asked.ranks:
-        differences.append(f"{asked.ranks} ranks were asked for, {ranks} {'is' if ranks == 1 else 'are'} training together")
+        differences.append(
+            f"{asked.ranks} ranks were asked for, {ranks} {'is' if ranks == 1 else 'are'} training together"
+        )
     if (asked.kind == "deepspeed") != (stage is not None):
         kind = "ddp" if stage is None else "deepspeed"
     if kind != asked.kind:
@@ -275,7 +297,6 @@ def hold(out: Path, patience: float = 10.0) -> Any:
     Raises EftError where another process still trains into the folder after `patience` seconds.
     """
     import fcntl
-    import time
 
     lock = open(out / ".lock", "w")  # noqa: SIM115 (held until the process ends)
     deadline = time.monotonic() + patience

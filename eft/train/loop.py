@@ -1,8 +1,8 @@
 """What SFT and KTO do alike, around TRL's trainer: join the launch, resume, train, save, account.
 
-    run = join(...)        the launch is proven, the folder held, the point to resume from known
-    fit(run, trainer)      train with checkpoints, journal and alarms
-    finish(run, trainer)   OUT/final (a model folder), OUT/manifest.json; the checkpoints go
+run = join(...)        the launch is proven, the folder held, the point to resume from known
+fit(run, trainer)      train with checkpoints, journal and alarms
+finish(run, trainer)   OUT/final (a model folder), OUT/manifest.json; the checkpoints go
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import resource
 import shutil
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from eft import manifest
 from eft.errors import EftError
 from eft.models.load import locate, write_base
-from eft.models.save import check_weights, readable
+from eft.models.save import check_weights, save_model
 from eft.train import arguments, checkpoints, data, launch
 from eft.train.callbacks import JOURNAL, Alarms, Journal, read_journal
 from eft.train.config import TrainConfig
@@ -77,7 +78,10 @@ def join(verb: str, config: TrainConfig, asked: Asked, args: Any) -> Run | None:
     with manifest.clear_disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     run = Run(verb, config, asked, args, started, None, checkpoints.identity(config, asked), None)
-    done = manifest.up_to_date(out, verb, config.model_dump(mode="json"), config.sources()) and os.environ.get(launch.AGAIN) != "1"
+    done = (
+        manifest.up_to_date(out, verb, config.model_dump(mode="json"), config.sources())
+        and os.environ.get(launch.AGAIN) != "1"
+    )
     run.wait()  # all have looked before anything changes
     if done:
         run.say(f"up to date, {out}")
@@ -106,15 +110,19 @@ def plan(run: Run, prepared: data.Prepared, model: Any) -> None:
         args.eval_strategy = type(args.eval_strategy)("no")
     args.eval_steps = prepared.steps
     args.eval_on_start = prepared.validation is not None and run.resume is None
-    run.parameters = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
+    run.parameters = _count(model.parameters())
     run.counts = {**prepared.counts, "parameters": run.parameters}
-    kind = {"none": "one process", "ddp": "DDP", "deepspeed": f"DeepSpeed ZeRO-{asked.stage}", "fsdp": "FSDP2"}[asked.kind]
+    kind = {"none": "one process", "ddp": "DDP", "deepspeed": f"DeepSpeed ZeRO-{asked.stage}", "fsdp": "FSDP2"}[
+        asked.kind
+    ]
     device = "CPU" if args.use_cpu else torch.cuda.get_device_name()
     backend = f", {args.distributed_state.backend}" if asked.ranks > 1 else ""
     dropped = {k.removeprefix("dropped_"): v for k, v in prepared.counts.items() if k.startswith("dropped_") and v}
     run.say(f"{config.model} ({run.parameters:,} parameters{', LoRA' if config.lora else ''}), {prepared.counts['rows']} rows, "
             f"dropped: {dropped or 'none'}")  # fmt: skip
-    run.say(f"launch '{asked.name}': world size {asked.ranks}, {kind}{backend}; {device}, {torch.get_num_threads()} threads")
+    run.say(
+        f"launch '{asked.name}': world size {asked.ranks}, {kind}{backend}; {device}, {torch.get_num_threads()} threads"
+    )
     run.say(f"precision {config.precision}, weights {next(model.parameters()).dtype}, attention {model.config._attn_implementation}, "
             f"activation checkpointing {'on' if config.activation_checkpointing else 'off'}".replace("torch.", ""))  # fmt: skip
     run.say(f"global batch {config.global_batch} = {config.micro_batch} per rank × {args.gradient_accumulation_steps} accumulated × {asked.ranks} "
@@ -136,7 +144,10 @@ def fit(run: Run, trainer: Any) -> None:
             raise EftError("precision bf16_weights is for one process or DDP", way_out="set `precision: bf16`; DeepSpeed and FSDP "
                            "keep their own master weights")  # fmt: skip
         betas = (run.args.adam_beta1, run.args.adam_beta2)
-        trainer.optimizer_cls_and_kwargs = (MasterAdamW, {"lr": run.args.learning_rate, "betas": betas, "eps": run.args.adam_epsilon})
+        trainer.optimizer_cls_and_kwargs = (
+            MasterAdamW,
+            {"lr": run.args.learning_rate, "betas": betas, "eps": run.args.adam_epsilon},
+        )
     trainer.remove_callback(PrinterCallback)
     resumed = checkpoints.step_of(run.resume) if run.resume else 0
     trainer.add_callback(Journal(run.out, run.verb, resumed))
@@ -149,50 +160,68 @@ def fit(run: Run, trainer: Any) -> None:
 
 
 def finish(run: Run, trainer: Any, tokenizer: Any) -> None:
-    """Write OUT/final and the manifest, check that no weight was lost, remove the checkpoints."""
-    import torch
-
-    out, final = run.out, run.out / "final"
-    aside = out / ".final"
-    trained = sum(getattr(p, "ds_numel", p.numel()) for p in trainer.model.parameters() if p.requires_grad)
+    """Write OUT/final, check that no weight was lost, write the manifest, remove the checkpoints."""
+    aside = run.out / ".final"
     if run.main:
         shutil.rmtree(aside, ignore_errors=True)
     run.wait()
-    with manifest.clear_disk_errors(out):
-        trainer.save_model(str(aside))  # on every rank: ZeRO-3 and FSDP gather here
+    state = trainer.accelerator.get_state_dict(trainer.model_wrapped)  # on every rank: ZeRO-3 and FSDP gather here
+    if run.main:
+        with manifest.clear_disk_errors(run.out):
+            save_model(trainer.accelerator.unwrap_model(trainer.model_wrapped), tokenizer, aside, state)
+        settle(run, aside, _count(p for p in trainer.model.parameters() if p.requires_grad))
+        account(run)
     run.wait()
-    if not run.main:
-        return
-    tokenizer.save_pretrained(aside)
-    (aside / "training_args.bin").unlink(missing_ok=True)
-    (aside / "README.md").unlink(missing_ok=True)  # TRL's card; `eft export` writes ours
-    (out / "README.md").unlink(missing_ok=True)
+
+
+def settle(run: Run, aside: Path, trained: int) -> None:
+    """Check the model folder `aside` and put it in place. `trained`: how many parameters were."""
+    final = run.out / "final"
+    for card in (aside / "README.md", run.out / "README.md"):
+        card.unlink(missing_ok=True)  # TRL's and PEFT's; `eft export` writes ours
     check_weights(aside, trained if run.config.lora else run.parameters)
     if run.config.lora:
         write_base(aside, run.model)
-    readable(aside)
     if final.exists():
         shutil.rmtree(final)
     aside.rename(final)
-    lines = read_journal(out)
+
+
+def account(run: Run) -> None:
+    """Write the manifest, the last act, and remove the checkpoints of a training that is over."""
+    import torch
+
+    out, config, lines = run.out, run.config, read_journal(run.out)
     losses = [line["loss"] for line in lines if "loss" in line]
     tail = losses[-max(1, len(losses) // 10) :]
     evals = [line["eval_loss"] for line in lines if "eval_loss" in line]
-    memory = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if torch.cuda.is_available():
+        memory = torch.cuda.max_memory_allocated()
+    else:
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     run.counts |= {
         "first_loss": losses[0], "final_loss": round(sum(tail) / len(tail), 6),
         "eval_loss_before": evals[0] if evals else None, "eval_loss": evals[-1] if evals else None,
         "seconds": round(time.time() - run.started, 1), "peak_memory_gb": round(memory / 2**30, 2),
     }  # fmt: skip
-    outputs = [out / JOURNAL, *sorted(f for f in final.rglob("*") if f.is_file())]
-    config = run.config
+    outputs = [out / JOURNAL, *sorted(f for f in (out / "final").rglob("*") if f.is_file())]
     manifest.write(out, run.verb, config.model_dump(mode="json"), config.sources(), outputs, run.counts, run.started)
     if not config.keep_finished:
         checkpoints.remove(checkpoints.checkpoints(out))
-    run.say(f"{final}: loss {run.counts['first_loss']:.4f} → {run.counts['final_loss']:.4f}, {run.counts['seconds']:.0f} s, "
-            f"{run.counts['peak_memory_gb']} GB")  # fmt: skip
+    run.say(
+        f"{out / 'final'}: loss {run.counts['first_loss']:.4f} → {run.counts['final_loss']:.4f}, "
+        f"{run.counts['seconds']:.0f} s, {run.counts['peak_memory_gb']} GB"
+    )
+
+
+def _count(parameters: Iterable[Any]) -> int:
+    """How many numbers; ZeRO-3 leaves only a stub of a parameter on each rank, and its size in ds_numel."""
+    return sum(getattr(p, "ds_numel", p.numel()) for p in parameters)
 
 
 def trainer_options(run: Run) -> dict[str, Any]:
     """Arguments of `load_model`, beside the name."""
-    return {"dtype": arguments.load_dtype(run.config, run.asked), "attention": arguments.attention(run.config, run.args.use_cpu)}
+    return {
+        "dtype": arguments.load_dtype(run.config, run.asked),
+        "attention": arguments.attention(run.config, run.args.use_cpu),
+    }

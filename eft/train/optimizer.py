@@ -61,4 +61,6 @@ class MasterAdamW(torch.optim.Optimizer):
         for number, p in zip(numbers, params, strict=True):
             for name in ("master", "exp_avg", "exp_avg_sq"):
                 if number in saved:
-                    self.state[p][name] = saved[number][name].detach().to(device=p.device, dtype=torch.float32, copy=True)
+                    self.state[p][name] = (
+                        saved[number][name].detach().to(device=p.device, dtype=torch.float32, copy=True)
+                    )

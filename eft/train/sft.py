@@ -48,14 +48,17 @@ def train(config: Config, asked: Asked) -> None:
     if run is None:
         return
     tokenizer = tokenizers.load(run.model)
-    prepared = data.prepare(config, tokenizer, labelled=False, group=config.group_by_length, main=run.main, wait=run.wait, ranks=asked.ranks)
+    prepared = data.prepare(
+        config, tokenizer, labelled=False, group=config.group_by_length, main=run.main, wait=run.wait, ranks=asked.ranks
+    )
     model = load_model(run.model, **loop.trainer_options(run))
     loop.plan(run, prepared, model)
     head.score_responses_only()
-    trainer = SFTTrainer(
-        model=model, args=args, processing_class=tokenizer, peft_config=arguments.lora(config),
-        train_dataset=prepared.train, eval_dataset=prepared.validation,
-    )  # fmt: skip
+    with arguments.accepted():
+        trainer = SFTTrainer(
+            model=model, args=args, processing_class=tokenizer, peft_config=arguments.lora(config),
+            train_dataset=prepared.train, eval_dataset=prepared.validation,
+        )  # fmt: skip
     loop.fit(run, trainer)
     loop.finish(run, trainer, tokenizer)
 

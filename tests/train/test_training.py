@@ -1,0 +1,140 @@
+"""One rank, in this process: what training writes, and how it refuses what cannot be trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import training
+import training_rows
+
+from eft import manifest
+from eft.errors import EftError, UsageError
+from eft.train.callbacks import Alarms
+
+pytestmark = pytest.mark.integration
+
+
+def test_sft_learns_and_accounts(here) -> None:
+    done = here("sft", precision="bf16_weights", epochs=4, steps=None)
+    counts = done.counts
+    assert done.losses[-1] < done.losses[0] - 1
+    assert counts["eval_loss"] < counts["eval_loss_before"] - 1
+    assert (counts["rows"], counts["dropped_over_max_tokens"], counts["steps"]) == (39, 1, 20)
+    assert (
+        counts["epochs"] == pytest.approx(20 * 8 / 39, abs=1e-3)
+        and counts["tokens"] > 0
+        and counts["validation_rows"] == 8
+    )
+    assert not list(done.out.glob("checkpoint-*")), "the checkpoints of a finished training go"
+    assert set(manifest.read(done.out)["outputs"]) >= {
+        "losses.jsonl",
+        "final/model.safetensors",
+        "final/tokenizer.json",
+    }
+
+
+def test_lora_trains_adapters_and_loads_as_a_whole_model(here) -> None:
+    from eft.models.load import load_model
+
+    done = here("sft", lora={"rank": 4})
+    assert (done.out / "final" / "adapter_model.safetensors").stat().st_size < 200_000
+    assert json.loads((done.out / "final" / "base.json").read_text())["base"] == "random:qwen3"
+    base, merged = load_model("random:qwen3"), load_model(str(done.out / "final"))
+    changed = {n for n, p in merged.named_parameters() if not p.equal(base.get_parameter(n))}
+    assert changed and all("proj" in n for n in changed), "linear layers, not embeddings"
+    again = here("kto", model="sft/final", lora={"rank": 4}, steps=2)
+    assert again.losses[0] == pytest.approx(0.55, abs=1e-4), "the merged SFT model is the reference"
+    second = load_model(str(again.out / "final"))
+    assert any(not p.equal(merged.get_parameter(n)) for n, p in second.named_parameters())
+
+
+def test_a_finished_training_is_redone_when_its_data_change(here, root: Path) -> None:
+    first = here("sft", steps=2)
+    stamp = (first.out / "manifest.json").stat().st_mtime_ns
+    here("sft", steps=2)
+    assert (first.out / "manifest.json").stat().st_mtime_ns == stamp, "up to date: nothing was done"
+    (root / "build").unlink()
+    training_rows.sets(root, 24)
+    assert here("sft", steps=2).counts["rows"] == 23
+
+
+def test_checkpoints_of_another_training_are_not_continued(here, monkeypatch: pytest.MonkeyPatch) -> None:
+    from eft.train import loop
+
+    monkeypatch.setattr(loop, "finish", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        here("sft", steps=2)
+    monkeypatch.undo()
+    with pytest.raises(EftError, match="of another training") as e:
+        here("sft", steps=2, learning_rate=2e-3)
+    assert "learning_rate: 0.001 → 0.002" in str(e.value)
+
+
+@pytest.mark.parametrize(
+    "verb, changes, words",
+    [
+        ("sft", {"max_tokens": 20}, "all 40 rows have more than 20 tokens"),
+        ("sft", {"lora": {"targets": ["nothing_like_this"]}}, "nothing_like_this"),
+        ("sft", {"trainer": {"learning_rat": 1}}, "unknown key 'trainer.learning_rat'"),
+        ("sft", {"trainer": {"adam_bet1": 1}}, "did you mean 'adam_beta1'?"),
+        ("sft", {"trainer": {"learning_rate": 1}}, "set `learning_rate`"),
+        ("sft", {"model": "sft/final"}, "run 'eft sft' first"),
+        ("sft", {"schedule": "cosin"}, "cosin"),
+        ("kto", {"micro_batch": 1}, "KTO needs micro_batch ≥ 2"),
+        ("kto", {"dataset": "build/sft"}, "missing columns: label"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_message(verb: str, changes: dict, words: str, here) -> None:
+    with pytest.raises(EftError) as e:
+        here(verb, **changes)
+    assert words in str(e.value)
+
+
+def test_kto_needs_both_classes_and_no_empty_reply(here, root: Path) -> None:
+    (root / "build").unlink()
+    training_rows.write(root / "build" / "kto", [training_rows.row(i, True) for i in range(12)], labelled=True)
+    with pytest.raises(EftError, match="no undesirable row"):
+        here("kto")
+    made = [training_rows.row(i, i % 2 == 0) for i in range(12)]
+    made[5]["completion"] = [{"role": "assistant", "content": ""}]
+    training_rows.write(root / "build" / "kto", made, labelled=True)
+    with pytest.raises(EftError, match="row5"):
+        here("kto")
+
+
+def test_a_gradient_of_zero_stops_the_training() -> None:
+    alarms, state = Alarms(), SimpleNamespace(global_step=1)
+    alarms.on_log(None, state, None, {"loss": 1.0, "grad_norm": 0.5})
+    with pytest.raises(EftError, match="gradient is zero"):
+        alarms.on_log(None, state, None, {"loss": 1.0, "grad_norm": 0.0})
+
+
+def test_a_loss_that_is_no_number_stops_the_training() -> None:
+    with pytest.raises(EftError, match="diverged"):
+        Alarms().on_log(None, SimpleNamespace(global_step=7), None, {"loss": float("nan"), "grad_norm": 1.0})
+
+
+def test_indivisible_batches_and_too_many_ranks_are_refused_before_launching(eft, root: Path) -> None:
+    file = training.recipe(root, "sft", global_batch=9)
+    done = eft("sft", "--config", file)
+    assert (
+        done.returncode == 2 and "global_batch 9 is not a multiple of" in done.stderr and "Traceback" not in done.stderr
+    )
+    done = eft("sft", "--config", file, "--launch", "zero2")
+    assert done.returncode == 2 and "starts 8 ranks" in done.stderr
+    done = eft("sft", "--config", file, "--launch", "zerro2")
+    assert done.returncode == 2 and "did you mean" in done.stderr
+
+
+def test_an_error_in_a_rank_is_one_message(eft, root: Path) -> None:
+    done = eft("sft", "--config", training.recipe(root, "sft", max_tokens=20))
+    assert done.returncode == 1
+    assert "error: there is nothing to train on" in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_usage_errors_are_usage_errors(here) -> None:
+    with pytest.raises(UsageError):
+        here("sft", trainer={"nope": 1})
