@@ -109,26 +109,33 @@ def run_group(config: Config, plan: Plan, group: Group, title: str) -> tuple[dic
     version = ""
     try:
         with contextlib.ExitStack() as stack:
+            server = None
             if group.server is None:
                 mutators = _in_process(plan, config, sorted({s.mutator for s in group.specs}))
             else:
-                upstream, version = stack.enter_context(servers.upstream(config, plan, group.server, title))
-                mutators = {group.server: upstream}
+                server = stack.enter_context(servers.served(config, plan, group.server))
+                mutators, version = {group.server: server.upstream}, server.version
             gateway = stack.enter_context(running(Gateway(config.out() / "journal", mutators, threads=config.workers)))
             specs = [dataclasses.replace(s, base_url=gateway.url(s.name, s.model)) for s in pending]
             outcomes = run_all(specs, config.workers, timeout_s=config.search_timeout_s, title=title)
+            failed = {o.spec.name: _cause(o.error) for o in outcomes if o.status == "failed"}
+            if failed and server is not None:
+                server.check()  # where it is gone, that is the reason, and not that nobody answers
     except EftError as e:
         say(f"{title}: {e}")
-        return {s.name: str(e) for s in pending if finished(s) is None}, version
-    return {o.spec.name: _cause(o.error) for o in outcomes if o.status == "failed"}, version
+        return {s.name: _cause(str(e)) for s in pending if finished(s) is None}, version
+    return failed, version
 
 
 def _cause(error: str | None) -> str:
-    """The cause in a search's failure, and where more is to be read, without the way out (which is ours to say)."""
+    """What failed, why and where to read on, on one line; without the way out, which is ours to say."""
+    head = (error or "no reason given").splitlines()[0]
     found = dict(re.findall(r"^  (why|where): (.*)$", error or "", re.MULTILINE))
-    if "why" not in found:
-        return error or "no reason given"
-    return f"{found['why']} ({found['where']})" if "where" in found else found["why"]
+    if head.startswith("the search '"):  # that is known from the row it stands in
+        text = found.get("why", head)
+    else:
+        text = f"{head}: {found['why']}" if "why" in found else head
+    return f"{text} ({found['where']})" if "where" in found else text
 
 
 def gather(

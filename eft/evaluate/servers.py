@@ -9,7 +9,8 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,12 +104,18 @@ def _made(config: Config, plan: Plan, name: str, model: str) -> Path | str:
     return folder
 
 
-@contextlib.contextmanager
-def upstream(config: Config, plan: Plan, name: str, title: str) -> Iterator[tuple[Upstream, str]]:
-    """(where mutator `name` answers, the server's version) while the block lasts; starts and stops vLLM itself.
+@dataclass(frozen=True)
+class Served:
+    """Where a mutator answers. `version`: the server's. `check` raises EftError where the server has died since."""
 
-    Raises EftError where the server does not start.
-    """
+    upstream: Upstream
+    version: str
+    check: Callable[[], None]
+
+
+@contextlib.contextmanager
+def served(config: Config, plan: Plan, name: str) -> Iterator[Served]:
+    """The server of mutator `name` while the block lasts; vLLM is started and stopped. EftError where it does not start."""
     from eft.mutators.server import serving
     from eft.mutators.upstream import Upstream
 
@@ -116,8 +123,8 @@ def upstream(config: Config, plan: Plan, name: str, title: str) -> Iterator[tupl
     # vary_seed: a search asks the same prompt twice to get another draw; seeds stay the search's own.
     shared = {"timeout": config.request_timeout_s, "vary_seed": True, "identity": plan.fingerprints[name]}
     if mutator.base_url:
-        _reach(name, mutator)
-        yield Upstream(mutator.base_url, mutator.model, _key(mutator), **shared), _version(mutator.base_url)
+        upstream = Upstream(mutator.base_url, mutator.model, _key(mutator), **shared)
+        yield Served(upstream, _version(mutator.base_url), lambda: _reach(name, mutator))
         return
     model = _made(config, plan, name, mutator.model or "")
     options = mutator.serving or config.serving
@@ -127,7 +134,7 @@ def upstream(config: Config, plan: Plan, name: str, title: str) -> Iterator[tupl
         kv_cache_gib=options.kv_cache_gib, hub=isinstance(model, str), log=log, timeout=options.start_s,
         args=tuple(options.args),
     ) as server:  # fmt: skip
-        yield Upstream(server.base_url, server.name, **shared), _version(server.base_url)
+        yield Served(Upstream(server.base_url, server.name, **shared), _version(server.base_url), server.check)
 
 
 def _version(base_url: str) -> str:

@@ -220,3 +220,11 @@ def test_weights_decide_the_identity(tmp_path):
     (model / "model.safetensors").write_bytes(b"new")
     after = plans.make(config).specs[0]
     assert before.name != after.name and before.out == after.out and before.journal != after.journal
+
+
+def test_causes_are_one_line():
+    why = str(EftError("the search 'a' failed", where="a/search.log", why="the mutator is gone", way_out="again"))
+    assert evaluate._cause(why) == "the mutator is gone (a/search.log)"
+    died = str(EftError("the vLLM server ended with exit status 1", where="kto.log", way_out="read\nthis"))
+    assert evaluate._cause(died) == "the vLLM server ended with exit status 1 (kto.log)"
+    assert evaluate._cause("not finished after 3 s") == "not finished after 3 s" and evaluate._cause(None)
