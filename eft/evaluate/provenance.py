@@ -6,6 +6,7 @@ Reads what it finds and says what it does not: a report of somebody else's resul
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,16 +61,20 @@ def flatten(counts: Any, prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _history(folder: Path) -> list[dict[str, Any]]:
-    """The longest log of losses under `folder` (transformers' trainer_state.json); [] where there is none."""
-    best: list[dict[str, Any]] = []
-    for file in sorted(folder.glob("**/trainer_state.json")):
+    """The lines of a training's losses.jsonl up to a broken one; [] where there is no such file."""
+    lines: list[dict[str, Any]] = []
+    try:
+        text = (folder / "losses.jsonl").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return lines
+    for line in text.splitlines():
         try:
-            history = json.loads(file.read_text(encoding="utf-8"))["log_history"]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        if isinstance(history, list) and len(history) > len(best):
-            best = [h for h in history if isinstance(h, dict)]
-    return best
+            value = json.loads(line)
+        except ValueError:
+            break
+        if isinstance(value, dict):
+            lines.append(value)
+    return lines
 
 
 def losses(folder: Path, stage: str) -> Losses | None:
@@ -80,7 +85,7 @@ def losses(folder: Path, stage: str) -> Losses | None:
         return tuple(
             (float(s), float(v))
             for s, v in points
-            if isinstance(s, int | float) and isinstance(v, int | float) and v == v
+            if isinstance(s, int | float) and isinstance(v, int | float) and math.isfinite(v)
         )
 
     history = _history(folder)

@@ -192,6 +192,15 @@ def _versions(before: dict[str, str]) -> dict[str, str]:
     return {**before, **found}
 
 
+def _say_time_left(plan: Plan, groups_done: int, done_before: int, started: float) -> None:
+    """How long the other groups will take if their searches take as long as this run's have."""
+    left = sum(len(g.pending()) for g in plan.groups[groups_done:])
+    ran = sum(finished(s) is not None for s in plan.specs) - done_before
+    if left and ran:
+        seconds = (time.time() - started) / ran * left
+        say(f"{plural(left, 'search')} left, about {duration(seconds)}")
+
+
 def run(config: Config) -> Path:
     """Run the evaluation, or what is left of it. Returns the output folder.
 
@@ -219,14 +228,22 @@ def run(config: Config) -> Path:
     searches = plural(len(plan.specs), "search")
     say(f"{' x '.join(size)}, {plural(config.iterations, 'proposal')} each: {searches}, {done} done already")
     reasons: dict[str, str] = {}
+
+    def record() -> Results:
+        """Write what stands by now; a report can be made of it at any moment."""
+        found = gather(config, plan, reasons, versions, first, spent + time.time() - started)
+        manifest.write_json(out / tables.NAME, tables.to_json(found))
+        return found
+
+    results = record()
     with _ended_by_signal():
         for number, group in enumerate(plan.groups, 1):
             title = f"[{number}/{len(plan.groups)}] {group.server or 'without a model'}"
             failed, version = run_group(config, plan, group, title)
             reasons |= failed
             versions |= {"vllm": version} if version else {}
-            results = gather(config, plan, reasons, versions, first, spent + time.time() - started)
-            manifest.write_json(out / tables.NAME, tables.to_json(results))  # a report can be made at any moment
+            results = record()
+            _say_time_left(plan, number, done, started)
     comparison = compare(results)
     show(results, comparison)
     say(

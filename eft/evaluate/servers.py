@@ -115,7 +115,7 @@ class Served:
 
 @contextlib.contextmanager
 def served(config: Config, plan: Plan, name: str) -> Iterator[Served]:
-    """The server of mutator `name` while the block lasts; vLLM is started and stopped. EftError where it does not start."""
+    """The server of mutator `name` while the block lasts. Raises EftError where vLLM does not start."""
     from eft.mutators.server import serving
     from eft.mutators.upstream import Upstream
 

@@ -75,8 +75,7 @@ def recipe(folder: Path) -> Path:
         (folder / name / "x").write_text("x")
         manifest.write(folder / name, name, {}, [], [folder / name / "x"], counts, 0.0)
     log = [{"step": i, "loss": 1 / i, "learning_rate": 1e-4} for i in range(1, 20)] + [{"step": 10, "eval_loss": 0.2}]
-    (folder / "sft" / "final").mkdir()
-    (folder / "sft" / "final" / "trainer_state.json").write_text(json.dumps({"log_history": log}))
+    (folder / "sft" / "losses.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log) + '{"torn')
     (folder / "kto").mkdir()
     (folder / "kto" / "manifest.json").write_text('{"torn')
     return folder
