@@ -50,7 +50,7 @@ def test_collect_leaves_logs_and_continues_after_a_kill(eft, toy, tmp_path) -> N
     nowhere = subprocess.DEVNULL
     running = subprocess.Popen(command, cwd=resources.PACKAGE.parent, stdout=nowhere, stderr=nowhere,
                                start_new_session=True)  # fmt: skip
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while len(trail(shot / "toys-toy-rewrite-s1")) < 5:
         assert time.monotonic() < deadline and running.poll() is None
         time.sleep(0.02)

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,16 +155,18 @@ def test_two_searches_into_one_folder_are_refused(spec) -> None:
 
 
 def test_a_search_that_takes_too_long_is_ended(spec, tmp_path) -> None:
-    class Slow(Clumsy):
+    released = threading.Event()
+
+    class Stuck(Clumsy):
         def propose(self, messages, call):
-            time.sleep(0.5 if call else 0.0)
+            released.wait(120)
             return super().propose(messages, call)
 
-    specs = [spec("slow", mutator="slow", iterations=40), spec("good", mutator="clumsy", iterations=4)]
-    with behind_gateway(tmp_path / "journal", specs, slow=lambda s: Slow(), clumsy=lambda s: Clumsy()) as ready:
-        slow, good = executor.run_all(ready, workers=2, quiet=True, timeout_s=6.0)
-    assert slow.status == "failed" and "not finished after 6 s" in slow.error
-    assert good.status == "done"
+    with behind_gateway(tmp_path / "journal", [spec(mutator="stuck")], stuck=lambda s: Stuck()) as ready:
+        (outcome,) = executor.run_all(ready, quiet=True, timeout_s=3.0)
+        released.set()
+    assert outcome.status == "failed" and "not finished after 3 s" in outcome.error
+    _nothing_runs_in(ready[0].folder)
 
 
 def test_killed_at_random_it_continues_and_pays_for_nothing_twice(spec, toy, tmp_path) -> None:
@@ -180,7 +183,8 @@ def test_killed_at_random_it_continues_and_pays_for_nothing_twice(spec, toy, tmp
         def propose(self, messages, call):
             asked[self.search] += 1
             time.sleep(0.02)
-            return super().propose(messages, call)
+            # Not by `call`: a request that was under way when the gateway stopped has used up its number.
+            return super().propose(messages, zlib.crc32(messages[-1]["content"].encode()))
 
     names = ("still", "shot")
     specs = [spec(n, mutator="ast", iterations=25, seed=5, prompt_format="openevolve@0.4") for n in names]
@@ -192,7 +196,7 @@ def test_killed_at_random_it_continues_and_pays_for_nothing_twice(spec, toy, tmp
                 assert child.poll() is None
                 time.sleep(0.005)
             os.kill(nursery._process.pid, signal.SIGKILL)  # its searches die with it, OpenEvolve's worker too
-            assert child.wait(5) == -signal.SIGKILL
+            assert child.wait(30) == -signal.SIGKILL
             _nothing_runs_in(shot.folder)
     with behind_gateway(tmp_path / "journal", specs, ast=Counted) as (still, shot):
         calm, done = executor.run_all([still, shot], quiet=True)
@@ -200,8 +204,9 @@ def test_killed_at_random_it_continues_and_pays_for_nothing_twice(spec, toy, tmp
     assert trail(still.folder) == trail(shot.folder)
     assert calm.result.best_curve == done.result.best_curve
     assert [c.code_hash for c in calm.result.candidates] == [c.code_hash for c in done.result.candidates]
-    # One reply may be asked for again: the one that was under way, and not yet journaled, when the search died.
-    assert asked["still"] == 25 == len(replies(tmp_path / "journal", "shot"))
+    answered = [r for r in replies(tmp_path / "journal", "shot") if r["status"] == "ok"]
+    assert asked["still"] == 25 == len(answered) == len({r["key"] for r in answered})
+    # A reply that was under way, and not yet journaled, when the search died is asked for again.
     assert asked["shot"] <= 25 + 2
     keys = Counter(json.loads(line)["key"] for line in (shot.folder / "evaluations.jsonl").read_text().splitlines())
     assert max(keys.values()) == 1
@@ -209,7 +214,7 @@ def test_killed_at_random_it_continues_and_pays_for_nothing_twice(spec, toy, tmp
 
 def _nothing_runs_in(folder: Path) -> None:
     """No process works in the folder any more (a kill takes a moment to reach everybody)."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         left = []
         for entry in Path("/proc").iterdir():
@@ -246,7 +251,7 @@ def test_a_killed_search_takes_no_other_along_and_a_dead_nursery_is_replaced(spe
         with Nursery() as nursery:
             nursery._process.kill()
             nursery._process.wait()
-            assert nursery.start(ready[0]).wait(60) == 0
+            assert nursery.start(ready[0]).wait(200) == 0
 
 
 def _leader(folder: Path) -> int:
