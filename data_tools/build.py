@@ -137,22 +137,29 @@ def _why_empty(rows: list[Transition], left_out: Counter[str]) -> str:
 def _split(config: Config, rows: list[Transition]):
     """A function that says whether a row validates. Rows whose suite role is `validation` always do."""
     named = {r.task for r in rows if r.suite_role == "validation"}
-    improved = Counter(r.task for r in rows if r.label == Label.IMPROVED)
     if named:
-        if not set(improved) - named:
+        if not {r.task for r in rows if r.label == Label.IMPROVED} - named:
             raise EftError("every improved row is of a validation task", where=", ".join(sorted(named)[:5]),
                            way_out="harvest searches on training tasks too")  # fmt: skip
         return lambda row: row.task in named
-    tasks = split.validation_tasks(improved, (r.task for r in rows), config.validation, config.seed)
-    if tasks or config.validation == 0:
-        return lambda row: row.task in tasks
+    family = split.families(rows)
+    for name in sorted(set(family.values())):
+        members = sorted(task for task, first in family.items() if first == name)
+        if len(members) > 1:
+            print(f"warning: {', '.join(members)} share programs: they are split as one task (harvest them with the "
+                  "same --task to cap and name them as one, too)", file=sys.stderr)  # fmt: skip
+    improved = Counter(family[r.task] for r in rows if r.label == Label.IMPROVED)
+    chosen = split.validation_tasks(improved, family.values(), config.validation, config.seed)
+    if chosen or config.validation == 0:
+        return lambda row: family[row.task] in chosen
     # One task with improved rows: by parent, within it.
     only = next(iter(improved))
-    parents = split.validation_parents([r for r in rows if r.task == only], config.validation, config.seed)
+    ours = [r for r in rows if family[r.task] == only]
+    parents = split.validation_parents(ours, config.validation, config.seed)
     kind = "its validation rows have other parents, but the same task" if parents else "there are no validation rows"
     print(f"warning: only one task ({only}) has improved rows, so the split cannot go by task: {kind}; the validation "
           "loss will not show whether the model learned anything beyond it", file=sys.stderr)  # fmt: skip
-    return lambda row: row.task == only and split.parent_of(row) in parents
+    return lambda row: family[row.task] == only and split.parent_of(row) in parents
 
 
 def _parts(rows: list[Transition], validates) -> dict[str, list[Transition]]:

@@ -41,7 +41,7 @@ REASONS = {
     "unlabelled": "metrics of the parent or the child were not logged",
     "system_error": "the machine failed, not the program",
     "timeout": "the child's evaluation timed out",
-    "syntax_error": "the child does not parse",
+    "syntax_error": "the edit broke the syntax",
     "breakage": "a valid parent became an invalid child",
     "unrecoverable": "neither parent nor child is valid",
     "identical": "the child is the parent",
@@ -182,9 +182,10 @@ def _parent_failed_by_machine(row: Transition) -> bool:
 
 
 def does_not_parse(row: Transition) -> bool:
-    """Python: by parsing. Other languages: by what the evaluator's logs say."""
+    """Did the edit break the syntax? Python: the parent parses and the child does not (where neither does, the language
+    is not Python, whatever the run's config called it). Other languages: by what the evaluator's logs say."""
     if row.language == "python":
-        return parse_python(row.child_code) is None
+        return parse_python(row.child_code) is None and parse_python(row.parent_code) is not None
     return bool(re.search(r"\bsyntax ?error\b|error: expected|parse error", row.child_artifacts, re.IGNORECASE))
 
 

@@ -155,7 +155,11 @@ def _same_search(roots: list[Path]) -> list[list[Path]]:
     joined: dict[int, list[Path]] = defaultdict(list)
     for i, root in enumerate(roots):
         joined[top(i)].append(root)
-    return list(joined.values())
+    # The run's own folder names the search, not a db_path folder beside it.
+    return [
+        sorted(group, key=lambda r: not ((r / "checkpoints").is_dir() or (r / "logs").is_dir()))
+        for group in joined.values()
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------------- read

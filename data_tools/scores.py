@@ -48,7 +48,7 @@ def judge(
     name = key or COMBINED
     value = number(metrics.get(name)) if name in metrics else None
     if value is None:
-        if "error" in metrics:
+        if error is not None:
             return Verdict(Validity.ERROR)
         average = None if key or not allow_average else averaged(metrics, booleans=booleans, features=features)
         if average is None:
@@ -58,6 +58,8 @@ def judge(
         kind = ScoreKind.KEY if key else ScoreKind.COMBINED
     if not math.isfinite(value):
         return Verdict(Validity.NON_FINITE)
+    if value == 0 and number(error):  # an evaluator's way to say "failed": score 0 and error 1
+        return Verdict(Validity.ERROR)
     if any(f in metrics and f != name and _refused(metrics[f]) for f in FLAGS):
         return Verdict(Validity.INCORRECT)
     return Verdict(Validity.VALID, value, kind)

@@ -18,8 +18,28 @@ def rank(seed: int, *names: str) -> bytes:
     return hashlib.sha256("\0".join([str(seed), *names]).encode("utf-8", "replace")).digest()
 
 
+def families(rows: Iterable[Transition]) -> dict[str, str]:
+    """task -> the first name of its family: tasks that share a parent program are one task under several names (two
+    runs of it, harvested from folders of different names), and must not be parted by a split."""
+    family: dict[str, str] = {}
+    owner: dict[str, str] = {}
+
+    def first(task: str) -> str:
+        while family[task] != task:
+            task = family[task]
+        return task
+
+    for row in rows:
+        family.setdefault(row.task, row.task)
+        if row.parent_code.strip():
+            a, b = first(row.task), first(owner.setdefault(parent_of(row), row.task))
+            family[max(a, b)] = min(a, b)
+    return {task: first(task) for task in family}
+
+
 def validation_tasks(improved: Counter[str], others: Iterable[str], share: float, seed: int) -> set[str]:
-    """The tasks that validate: `share` of all tasks, at least one where there are two, never the last one to train on.
+    """The tasks that validate: `share` of all tasks, never the last one to train on; one (the smallest) where the share
+    of a few tasks is less than one.
 
     `improved`: improved rows by task; `others`: tasks without any. Only tasks with improved rows are chosen, so that
     neither side of the split is empty.
@@ -27,7 +47,9 @@ def validation_tasks(improved: Counter[str], others: Iterable[str], share: float
     tasks = sorted(improved)
     if share <= 0 or len(tasks) < 2:
         return set()
-    wanted = max(1, round(share * len(set(tasks) | set(others))))
+    wanted = round(share * len(set(tasks) | set(others)))
+    if wanted < 1:  # few tasks: the one that costs the training set least
+        return {min(tasks, key=lambda t: (improved[t], rank(seed, "task", t)))}
     return set(sorted(tasks, key=lambda t: rank(seed, "task", t))[: min(wanted, len(tasks) - 1)])
 
 

@@ -122,25 +122,26 @@ def traces_hdf5(path: Path, problems: Problems) -> Iterator[dict[str, Any]]:
     try:
         with h5py.File(path, "r") as f:
             for name in sorted(f.get("traces", ())):
-                yield {key: _plain(value) for key, value in f["traces"][name].attrs.items()}
+                yield {key: _plain(key, value) for key, value in f["traces"][name].attrs.items()}
     except (OSError, KeyError, AttributeError, TypeError, RuntimeError) as e:
         problems.add(path, f"not a readable HDF5 trace: {e}")
 
 
-_OBJECTS = ("{", "[")
+# Stored as JSON text. Other fields are text or numbers: a program or a prompt may look like JSON and not be meant so.
+_OBJECTS = {"parent_metrics", "child_metrics", "prompt", "improvement_delta", "artifacts", "metadata"}
 
 
-def _plain(value: Any) -> Any:
-    """An HDF5 attribute as plain Python; text that holds a JSON object becomes that object."""
+def _plain(key: str, value: Any) -> Any:
+    """An HDF5 attribute as plain Python."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if hasattr(value, "tolist"):  # a numpy scalar or array
         value = value.tolist()
-    if isinstance(value, str) and value.startswith(_OBJECTS):
+    if key in _OBJECTS and isinstance(value, str):
         try:
             return json.loads(value)
         except (ValueError, RecursionError):
-            return value  # code and prompts may start with a bracket too
+            return None
     return value
 
 

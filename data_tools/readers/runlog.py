@@ -32,8 +32,8 @@ class RunLog:
 
     @property
     def iterations(self) -> int:
-        """How many distinct iterations came to a result, good or bad."""
-        return len(set(self.made.values()) | {i for i, _ in self.failures})
+        """How many iterations came to a result, good or bad; over all logs, so one that was run again counts again."""
+        return len(self.made) + len(self.failures)
 
     def reasons(self) -> dict[str, int]:
         """Failures by reason, numbers left out, most frequent first."""

@@ -19,12 +19,13 @@ from eft.errors import EftError, UsageError
 
 
 def many(tasks: dict[str, tuple[int, int]], **changes) -> list:
-    """{task: (improved, regressed)} as rows; each has a parent of its own."""
+    """{task: (improved, regressed)} as rows; each has a parent of its own, and the tasks share none."""
     rows = []
     for task, (good, bad) in tasks.items():
         for i in range(good + bad):
             name = "improved" if i < good else "regressed"
-            rows.append(labelled(1000 + i, name, parent=i, task=task, run=task, **changes))
+            own = {"parent_code": f"{task} = 1\n{code(i)}", "child_code": f"{task} = 1\n{code(1000 + i)}"}
+            rows.append(labelled(1000 + i, name, parent=i, task=task, run=task, **{**own, **changes}))
     return rows
 
 
@@ -80,6 +81,10 @@ class TestSplit:
         sets, _ = run(many({"a": (2, 2), "b": (2, 2)}), tmp_path, validation=0.9)
         assert len({r["task"] for r in sets["sft/validation"]}) == len({r["task"] for r in sets["sft/train"]}) == 1
 
+    def test_of_few_tasks_the_smallest_validates(self, tmp_path):
+        sets, _ = run(many({"large": (30, 30), "small": (3, 9), "middle": (10, 10)}), tmp_path, validation=0.1)
+        assert {r["task"] for r in sets["sft/validation"]} == {"small"}
+
     def test_only_tasks_with_improved_rows_validate(self, tmp_path):
         rows = many({"a": (2, 2), "b": (2, 2), **{f"c{i}": (0, 3) for i in range(8)}})
         for seed in range(8):
@@ -95,6 +100,15 @@ class TestSplit:
         sets, _ = run(rows, tmp_path)
         assert sets["sft/validation"] == [] and len(sets["sft/train"]) == 4
         assert "there are no validation rows" in capsys.readouterr().err
+
+    def test_one_task_under_two_names_is_not_parted(self, tmp_path, capsys):
+        rows = many({"a": (3, 3), "b": (3, 3), "c": (3, 3)})
+        rows += [r.replace(task="a_again", id="x" + r.id[1:]) for r in rows if r.task == "a"][:1]
+        for seed in range(6):
+            sets, _ = run(rows, tmp_path, validation=0.3, seed=seed)
+            sides = [{r["task"] for r in sets[name]} for name in ("sft/train", "sft/validation")]
+            assert not any({"a", "a_again"} & side and not {"a", "a_again"} <= side for side in sides)
+        assert "a, a_again share programs" in capsys.readouterr().err
 
     def test_rows_of_the_suites_validation_role_validate(self, tmp_path):
         rows = many({"a": (2, 2), "b": (2, 2)}) + many({"v": (2, 2)}, suite_role="validation")

@@ -75,6 +75,7 @@ def test_each_reason(reason):
     (labelled(label="repair", parent_artifacts='{"stderr": "BrokenProcessPool"}'), "system_error"),  # a bogus repair
     (labelled(parent_artifacts='{"stderr": "BrokenProcessPool"}'), ""),  # the parent was fine after all
     (labelled(child_code="print 'two'"), ""),  # valid, whatever our parser says
+    (labelled(label="breakage", parent_code="int x;", child_code="int y;"), "breakage"),  # not Python after all
     (labelled(label="breakage", language="cpp", child_artifacts='{"stderr": "error: expected x"}'), "syntax_error"),
     (labelled(label="breakage", child_artifacts='{"stderr": "MemoryError"}'), "breakage"),  # the program's own fault
     (labelled(label="breakage", child_artifacts='{"advice": "No space left on device is printed"}'), "breakage"),

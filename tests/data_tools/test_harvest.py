@@ -117,6 +117,16 @@ class TestUnion:
         rows, counts = harvested(tmp_path / "first", tmp_path / "second", out=tmp_path / "h")
         assert counts["searches"] == 1 and set(by_child(rows)) == {"child-1", "child-2"}
 
+    def test_a_db_path_folder_beside_the_run(self, tmp_path):
+        folder = tmp_path / "all" / "a_database" / "programs"
+        folder.mkdir(parents=True)
+        for n in (1, 2):  # every child that was ever added, without prompts
+            (folder / f"child-{n}.json").write_text(json.dumps(program_json(child(n), prompts=None)))
+        checkpoint(tmp_path / "all" / "the_run", 10, [seed_json(), program_json(child(2))])
+        rows, counts = harvested(tmp_path / "all", out=tmp_path / "h")
+        assert counts["searches"] == 1 and {r.run for r in rows} == {"the_run"}
+        assert {c: bool(r.response) for c, r in by_child(rows).items()} == {"child-1": False, "child-2": True}
+
     def test_a_folder_of_many_runs_and_equal_names(self, tmp_path):
         for group in ("a", "b"):
             trace(tmp_path / "all" / group / "run1" / "evolution_trace.jsonl", [trace_json(child(1, id=f"{group}-1"))])
@@ -287,6 +297,13 @@ class TestReport:
         trace(tmp_path / "run" / "evolution_trace.jsonl", [trace_json(child(1))])
         row = harvested(tmp_path / "run", out=tmp_path / "h", task="t", domain="d", role="train")[0][0]
         assert (row.task, row.domain, row.suite_role) == ("t", "d", "train")
+
+    def test_an_iteration_that_was_run_again_counts_again(self, tmp_path):
+        trace(tmp_path / "run" / "evolution_trace.jsonl", [trace_json(child(1))])
+        log(tmp_path / "run", [child(1)], {2: "no"}, name="openevolve_1.log", finished=False)
+        log(tmp_path / "run", [], {1: "no", 2: "no"}, name="openevolve_2.log")
+        counts = harvested(tmp_path / "run", out=tmp_path / "h")[1]
+        assert (counts["iterations"], counts["failed_iterations"], counts["cut_off"]) == (4, 3, 0)
 
     def test_releases(self):
         assert openevolve.release_of({"metadata.evolution_mode", "metadata.token_usage"}, set()) == "0.4.1"

@@ -60,6 +60,10 @@ class TestVerdict:
         ({"combined_score": 0.0, "error": "ZeroDivisionError"}, Validity.ERROR),
         ({"combined_score": 0.9, "error": 0.01}, Validity.VALID),  # a metric that is called error
         ({"combined_score": 0.9, "error": ""}, Validity.VALID),
+        ({"combined_score": 0.0, "error": 1.0}, Validity.ERROR),
+        ({"combined_score": 0.0, "error": 0.0}, Validity.VALID),
+        ({"point_count": 0.0, "runtime": 263.7, "error": 1.0}, Validity.ERROR),
+        ({"score": 0.4, "error": None}, Validity.VALID),
         ({"combined_score": math.nan}, Validity.NON_FINITE),
         ({"combined_score": -math.inf}, Validity.NON_FINITE),
         ({"combined_score": 10**400}, Validity.NO_SCORE),
