@@ -108,7 +108,8 @@ def of(spec: SearchSpec, result: SearchResult, task: Task) -> Search:
         distinct=result.distinct_valid_edits,
         evaluations=max(len(ran), len(tried)), gain=gain(result, task),
         prompt_tokens=result.prompt_tokens if billed else None,
-        completion_tokens=result.completion_tokens if billed else None, seconds=result.seconds,
+        completion_tokens=result.completion_tokens if billed else None,
+        seconds=max(result.seconds, sum(c.seconds or 0.0 for c in result.candidates)),  # a replay takes no time
         examples=examples(result, replies), best_diff=best_diff(result, task),
     )  # fmt: skip
 
