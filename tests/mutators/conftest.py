@@ -86,5 +86,5 @@ def vllm(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     from eft.mutators.server import serving
 
     log = tmp_path_factory.mktemp("serve") / "vllm.log"
-    with serving(tiny_model, name="tiny", max_model_len=1024, dtype="float32", log=log) as server:
+    with serving(tiny_model, name="tiny", max_model_len=1024, dtype="float32", log=log, timeout=400) as server:
         yield server

@@ -90,6 +90,17 @@ def test_the_command_line_the_environment_and_the_end(model: Path, environment: 
     assert not psutil.pid_exists(seen["worker"]) and not Path(env["TMPDIR"]).exists() and not server.log.exists()
 
 
+def test_the_cpu_build_gets_the_faster_openmp_where_it_has_one(tmp_path: Path, monkeypatch) -> None:
+    python = tmp_path / "env" / "bin" / "python"
+    (tmp_path / "env" / "lib").mkdir(parents=True)
+    (tmp_path / "env" / "lib" / "libiomp5.so").write_bytes(b"")
+    monkeypatch.setenv("LD_PRELOAD", "/own.so")
+    for cpu, expected in ((True, f"{tmp_path}/env/lib/libiomp5.so:/own.so"), (False, "/own.so")):
+        env = engine.environment(python, engine.Build("0", cpu), tmp_path, kv_cache_gib=2, hub=True)
+        assert env["LD_PRELOAD"] == expected
+        assert env.get("VLLM_CPU_KVCACHE_SPACE") == ("2" if cpu else None)
+
+
 def test_an_exception_in_the_block_takes_it_down(model: Path, environment: Path) -> None:
     environment.write_text(STAND_IN)
     with pytest.raises(RuntimeError, match="mine"), serving(model) as server:
