@@ -40,9 +40,8 @@ def result(**change) -> SearchResult:
     fields = {
         "name": "s", "task": TASK.name, "domain": "control", "role": "heldout", "mutator": "m", "model": "m", "seed": 3,
         "scaffold": "openevolve", "scaffold_release": "0.4.1", "prompt_format": "eft@1", "edit": "diff",
-    spec = SearchSpec(str(TASK.folder), "", "out", mutator="m", seed=3, journal=journal)
-    return summary.of(spec, result(**change), task)
-        "best_code": TASK.seed() + "\nX = 1\n", "best_curve": (2.0,) * 11, "raw_curve": (0.5,) * 11,
+        "iterations": 11, "iterations_done": 11, "seed_score": 1.0, "seed_raw": START, "best_score": 3.0,
+        "best_raw": 0.3, "best_code": TASK.seed() + "\nX = 1\n", "best_curve": (2.0,) * 11, "raw_curve": (0.5,) * 11,
         "candidates": CANDIDATES, "replies": 11, "valid_edits": 5, "distinct_valid_edits": 4, "seconds": 1.0,
     }  # fmt: skip
     return SearchResult(**{**fields, **change})
