@@ -75,6 +75,7 @@ def told(base_url: str) -> dict:
         return json.load(answer)
 
 
+@pytest.mark.integration
 def test_the_command_line_the_environment_and_the_end(model: Path, environment: Path, monkeypatch, tmp_path) -> None:
     environment.write_text(STAND_IN)
     monkeypatch.setenv("RANK", "1")
@@ -101,6 +102,7 @@ def test_the_cpu_build_gets_the_faster_openmp_where_it_has_one(tmp_path: Path, m
         assert env.get("VLLM_CPU_KVCACHE_SPACE") == ("2" if cpu else None)
 
 
+@pytest.mark.integration
 def test_an_exception_in_the_block_takes_it_down(model: Path, environment: Path) -> None:
     environment.write_text(STAND_IN)
     with pytest.raises(RuntimeError, match="mine"), serving(model) as server:
@@ -127,6 +129,7 @@ def test_eft_serve_ends_with_nothing_left(model: Path, environment: Path, number
     assert not psutil.pid_exists(worker)
 
 
+@pytest.mark.integration
 def test_an_early_death_shows_the_end_of_the_log(model: Path, environment: Path) -> None:
     environment.write_text("raise ValueError('the checkpoint is not to my liking')")
     with pytest.raises(EftError, match="ended with exit status 1") as e, serving(model):
@@ -135,6 +138,7 @@ def test_an_early_death_shows_the_end_of_the_log(model: Path, environment: Path)
     Path(e.value.where).unlink()
 
 
+@pytest.mark.integration
 def test_not_up_in_time(model: Path, environment: Path, tmp_path) -> None:
     environment.write_text("import time; print('loading weights', flush=True); time.sleep(60)")
     with pytest.raises(EftError, match="within 1 s") as e, serving(model, timeout=1, log=tmp_path / "log"):
