@@ -60,8 +60,8 @@ def follow(code: str, allowed: list[bool], past: list[Past]) -> list[tuple[str, 
     """Children of `code` that go on where an edit improved, or the other way where it did not, as (name, child).
 
     Names: cont (go on), opp (the opposite), shrink (the same way, a quarter as far). Edits of one number only, and
-    only where the program still has that line, whatever its number is by now; nothing that the history has tried
-    already. The order: all of an edit before the next one.
+    only where the program still has that line, whatever its number is by now (also where the program is the one that
+    the edit made worse); nothing that the history has tried already. The order: all of an edit before the next one.
     """
     lines = code.split("\n")
     tried = {(edit.old, edit.new) for edit in past}
@@ -75,13 +75,16 @@ def follow(code: str, allowed: list[bool], past: list[Past]) -> list[tuple[str, 
             here = _current(line.strip(), before, after) if i < len(allowed) and allowed[i] else None
             if here is None:
                 continue
-            step = b - a
-            moves = [("cont", step), ("cont", 2 * step), ("cont", step / 2)]
-            if edit.outcome == "worse":
-                moves = [("opp", -step), ("opp", -step / 2), ("shrink", step / 4)]
+            step, value = b - a, float(here)
+            if edit.outcome == "improved":
+                base = b if value in (a, b) else value
+                goals = [("cont", base + step), ("cont", base + 2 * step), ("cont", base + step / 2)]
+            else:
+                base = a if value in (a, b) else value
+                goals = [("opp", base - step), ("opp", base - step / 2), ("shrink", base + step / 4)]
             indent = line[: len(line) - len(line.lstrip())]
-            for name, move in moves:
-                new = f"{indent}{before}{_moved(here, move)}{after}"
+            for name, goal in goals:
+                new = f"{indent}{before}{_moved(here, goal - value)}{after}"
                 if new != line and (line.strip(), new.strip()) not in tried:
                     children.append((name, "\n".join(lines[:i] + [new] + lines[i + 1 :])))
             break
@@ -90,6 +93,7 @@ def follow(code: str, allowed: list[bool], past: list[Past]) -> list[tuple[str, 
 
 def _moved(text: str, move: float) -> str:
     """The number in `text`, moved; whole numbers stay whole where the move is whole."""
+    move = float(f"{move:.12g}")  # 0.2 - 0.1 is not quite 0.1
     if text.lstrip("-").isdigit() and move.is_integer():
         return str(int(text) + int(move))
     return format_number(float(text) + move, move)

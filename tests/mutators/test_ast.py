@@ -23,8 +23,21 @@ ODD = [
     "x = 1\n",
     "é = 0.5; ü = é + 1  # naïve ☃\ndef f(a, b=-2.5):\n\treturn (a+b)*é if a>b and not b else -a\n",
     "# EVOLVE-BLOCK-START\nA = -3\n# EVOLVE-BLOCK-END\nB = 7\n",
-    "class C:\n    k = 3\n    def m(self, n):\n        for i in range(10):\n            n += i * 2\n            n -= 1\n        return n\n",
-    "def f(x):\n    '''doc 1 + 2'''\n    s = f'{x + 1} 3 < 4'\n    while x < 10 or s == 'a':\n        x = x ** 2 - 1e-3\n    return [x, s][0]\n",
+    """class C:
+    k = 3
+    def m(self, n):
+        for i in range(10):
+            n += i * 2
+            n -= 1
+        return n
+""",
+    """def f(x):
+    '''doc 1 + 2'''
+    s = f'{x + 1} 3 < 4'
+    while x < 10 or s == 'a':
+        x = x ** 2 - 1e-3
+    return [x, s][0]
+""",
     "def f():\n    y = (1 +\n         2)\n    if True: y = 3\n    return y\n",
 ]
 CODES = SEEDS + ODD
@@ -118,8 +131,11 @@ def test_kinds_restrict():
     assert ast_edits.propose("int main() { return 0; }\n", rng) is None
 
 
-@pytest.mark.parametrize("value, step, text", [(0.46, 0.02, "0.46"), (0.3030, 0.003, "0.303"), (120.4, 20.0, "120.0"),
-                                               (-0.5, -1.0, "-0.5"), (1e-6, 1e-6, "0.000001"), (3.0, 0.5, "3.0")])  # fmt: skip
+WRITTEN = [(0.46, 0.02, "0.46"), (0.3030, 0.003, "0.303"), (120.4, 20.0, "120.0"), (-0.5, -1.0, "-0.5"),
+           (1e-6, 1e-6, "0.000001"), (3.0, 0.5, "3.0")]  # fmt: skip
+
+
+@pytest.mark.parametrize("value, step, text", WRITTEN)
 def test_numbers_are_written_short(value, step, text):
     assert ast_edits.format_number(value, step) == text
 
@@ -142,16 +158,30 @@ REJECTED = "## Best edits\n- Change 1: 'GAIN = 3' to 'GAIN = 4' | worse"
 
 
 def test_history_is_read():
-    user = prompt(KEPT, "- Change 1: 'x = STEP * 2' to 'x = STEP' | same", "## Other edits",
-                  "- 0.4321 | Change 1: 'STEP = 0.2' to 'STEP = 0.05', low", "- 0.9000 | Change 1: 'a' to 'b', high", "- start | same")  # fmt: skip
-    assert ast_history.read(user[1]["content"])[:2] == [
+    user = prompt(
+        KEPT,
+        "- Change 1: 'x = STEP * 2' to 'x = STEP' | same",
+        "- Change 1: 'a = 1' to 'a = 2'\nChange 2: 'b = 1' to 'b = 2' | improved",
+        "## Other edits",
+        "- 0.4321 | Change 1: 'STEP = 0.2' to 'STEP = 0.05', low",
+        "- 0.9000 | Change 1: 'GAIN = 1' to 'GAIN = 3', high",
+        "- start | same",
+    )
+    assert ast_history.read(user[1]["content"]) == [
         Past("STEP = 0.1", "STEP = 0.2", "improved"),
         Past("x = STEP * 2", "x = STEP", "same"),
+        Past("STEP = 0.2", "STEP = 0.05", "worse"),
+        Past("GAIN = 1", "GAIN = 3", ""),
     ]
-    stock = (
-        "### Attempt 2\n- Changes: Change 1: 'STEP = 0.1' to 'STEP = 0.2'\n- Metrics: combined_score: 0.5\n"
-        "- Outcome: Improvement in all metrics\n\n### Attempt 1\n- Changes: Change 1: 'a = 1' to 'a = 2'\n- Outcome: Mixed results\n"
-    )
+    stock = """### Attempt 2
+- Changes: Change 1: 'STEP = 0.1' to 'STEP = 0.2'
+- Metrics: combined_score: 0.5
+- Outcome: Improvement in all metrics
+
+### Attempt 1
+- Changes: Change 1: 'a = 1' to 'a = 2'
+- Outcome: Mixed results
+"""
     assert ast_history.read(stock) == [Past("STEP = 0.1", "STEP = 0.2", "improved"), Past("a = 1", "a = 2", "")]
 
 
@@ -162,18 +192,18 @@ def test_history_is_followed():
         return [(name, next(b for a, b in zip(CODE.split("\n"), child.split("\n"), strict=True) if a != b))
                 for name, child in ast_history.follow(CODE, allowed, list(past))]  # fmt: skip
 
+    def texts(*past):
+        return [line for _, line in lines(*past)]
+
     kept = Past("STEP = 0.1", "STEP = 0.2", "improved")
     assert lines(kept) == [("cont", "STEP = 0.3"), ("cont", "STEP = 0.4"), ("cont", "STEP = 0.25")]
-    assert [line for _, line in lines(Past("STEP = 0.2", "STEP = 0.3", "worse"))] == [
-        "STEP = 0.1",
-        "STEP = 0.15",
-        "STEP = 0.225",
-    ]
-    assert (
-        lines(
-            Past("STEP = 0.1", "STEP = 0.2", "same"), Past("GONE = 1", "GONE = 2", "improved"), Past("a", "b", "worse")
-        )
-        == []
+    assert texts(Past("STEP = 0.2", "STEP = 0.3", "worse")) == ["STEP = 0.1", "STEP = 0.15", "STEP = 0.225"]
+    # The program is the one that the edit made worse: beyond the start, not just back to it.
+    assert texts(Past("STEP = 0.1", "STEP = 0.2", "worse")) == ["STEP = 0.0", "STEP = 0.05", "STEP = 0.125"]
+    # Nothing that was tried before, nothing that the program does not have, nothing of unknown worth.
+    assert texts(kept, Past("STEP = 0.2", "STEP = 0.3", "same")) == ["STEP = 0.4", "STEP = 0.25"]
+    assert not lines(
+        Past("STEP = 0.1", "STEP = 0.2", ""), Past("GONE = 1", "GONE = 2", "improved"), Past("a", "b", "worse")
     )
     assert lines(Past("x = STEP * 1.0", "x = STEP * 2.0", "improved"))[0] == ("cont", "    x = STEP * 3.0")
     outside = CODE.replace("# EVOLVE-BLOCK-START\n", "").replace("STEP = 0.2\n", "STEP = 0.2\n# EVOLVE-BLOCK-START\n")

@@ -47,9 +47,8 @@ def test_an_isolated_task():
     broken = evaluate(task, "def rank(*a):\n    return 1 / 0\n")
     assert (broken.validity, broken.score, broken.raw) == (Validity.ERROR, None, None)
     assert broken.artifacts["error"] == "ZeroDivisionError: division by zero (line 2)"
-    assert broken.metrics == {
-        "combined_score": 0.0, "validity": 0.0, "error": "evaluator_error: ZeroDivisionError: division by zero (line 2)",
-    }  # fmt: skip
+    why = "evaluator_error: ZeroDivisionError: division by zero (line 2)"
+    assert broken.metrics == {"combined_score": 0.0, "validity": 0.0, "error": why}
     assert evaluate(task, "\udcff broken").validity is Validity.ERROR
 
 

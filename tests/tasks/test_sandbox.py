@@ -1,4 +1,4 @@
-"""Hostile candidates: whatever a program does, `call` comes back in time with an Outcome, and nothing is left behind."""
+"""Hostile candidates: whatever a program does, `call` comes back in time with an Outcome, and nothing is left."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ FAILURES = {
     "leaves with a code": ("os._exit(3)", Validity.ERROR, "ended before it returned"),
     "spins": ("while True: pass", Validity.TIMEOUT, ""),
     "spins and ignores signals": (
-        "import signal\nfor s in (24, 14, 26): signal.signal(s, signal.SIG_IGN)\nwhile True: pass", Validity.TIMEOUT, ""),
+        "import signal\nfor s in (24, 14, 26): signal.signal(s, signal.SIG_IGN)\nwhile True: pass",
+        Validity.TIMEOUT, ""),
     "sleeps": ("time.sleep(60)", Validity.TIMEOUT, "not finished after 1 s"),
     "eats memory": ("return len([0] * 10**10)", Validity.ERROR, "MemoryError"),
     "recurses": ("return run()", Validity.ERROR, "RecursionError"),
@@ -75,9 +76,11 @@ FAILURES = {
     "writes": ("open('/tmp/eft-was-here', 'w')", Validity.ERROR, "PermissionError"),
     "writes here": ("open('was-here', 'w')", Validity.ERROR, "PermissionError"),
     "deletes": ("os.unlink('/etc/hostname')", Validity.ERROR, "PermissionError"),
-    "has no message": ("class E(Exception):\n    def __str__(self): raise KeyError\nraise E", Validity.ERROR, "E: (its message"),
+    "has no message": (
+        "class E(Exception):\n    def __str__(self): raise KeyError\nraise E", Validity.ERROR, "E: (its message"),
     "writes junk to every pipe": (
-        "for fd in range(20):\n    try: os.write(fd, b'junk')\n    except OSError: pass\nos._exit(0)", Validity.ERROR, "not JSON"),
+        "for fd in range(20):\n    try: os.write(fd, b'junk')\n    except OSError: pass\nos._exit(0)",
+        Validity.ERROR, "not JSON"),
 }  # fmt: skip
 
 

@@ -79,8 +79,10 @@ def test_scores_move_under_mutation(name):
     assert all(s > 0 for s in valid)
 
 
-JUNK = ["None", "'text'", "True", "float('nan')", "float('inf')", "-1e308", "[]", "[None] * 20", "{}", "[[1, 2], [3]]", "1j",
-        "[[float('nan')] * 3] * 10", "[True] * 20", "[1e400] * 20", "[[10**400] * 2] * 7", "range(20)", "(lambda: 0)"]  # fmt: skip
+JUNK = [
+    "None", "'text'", "True", "float('nan')", "float('inf')", "-1e308", "[]", "[None] * 20", "{}", "[[1, 2], [3]]", "1j",
+    "[[float('nan')] * 3] * 10", "[True] * 20", "[1e400] * 20", "[[10**400] * 2] * 7", "range(20)", "(lambda: 0)",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -32,8 +32,8 @@ def test_a_plain_openevolve_folder_is_a_contained_task(folder):
 
 def test_the_block_is_read(folder):
     (folder / "config.yaml").write_text(
-        "max_iterations: 5\nprompt:\n  system_message: Do it.\ntask:\n  domain: d\n  raw_metric: cost\n  direction: min\n"
-        "  best_known: 2\n  seed_raw: 4\n  seed_score: 0.5\n"
+        "max_iterations: 5\nprompt:\n  system_message: Do it.\ntask:\n  domain: d\n  raw_metric: cost\n"
+        "  direction: min\n  best_known: 2\n  seed_raw: 4\n  seed_score: 0.5\n"
     )
     task = load_task(folder)
     assert (task.domain, task.direction, task.system_message) == ("d", "min", "Do it.")
