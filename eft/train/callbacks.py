@@ -1,8 +1,8 @@
 """What is watched while a model trains: the journal of losses, the line with the time left, and the alarms.
 
-`losses.jsonl` gets one JSON object per logged step, whatever else reports: step, loss, grad_norm, learning_rate and TRL's
-metrics; lines with eval_loss come from the validation rows. A resumed run cuts off what an earlier one wrote after its
-checkpoint. Alarms stop a training that does not train: a loss that is no number, a gradient of zero.
+`losses.jsonl` gets one JSON object per logged step, whatever else reports: step, loss, grad_norm, learning_rate and
+TRL's metrics; lines with eval_loss come from the validation rows. A resumed run cuts off what an earlier one wrote
+after its checkpoint. Alarms stop a training that does not train: a loss that is no number, a gradient of zero.
 """
 
 from __future__ import annotations
@@ -72,8 +72,10 @@ class Journal(TrainerCallback):
         done = state.global_step - self.resumed
         pace = (now - self.started) / max(done, 1)
         left = pace * (state.max_steps - state.global_step)
-        text = (f"{self.verb}: step {state.global_step}/{state.max_steps}  loss {logs['loss']:.4f}  grad {logs.get('grad_norm') or 0:.3g}  "
-                f"{pace:.1f} s/step  {left / 60:.1f} min left")  # fmt: skip
+        text = (
+            f"{self.verb}: step {state.global_step}/{state.max_steps}  loss {logs['loss']:.4f}  "
+            f"grad {logs.get('grad_norm') or 0:.3g}  {pace:.1f} s/step  {left / 60:.1f} min left"
+        )
         print(
             f"\r{text:<100}" if self.live else text,
             end="\n" if last or not self.live else "",
@@ -97,9 +99,17 @@ class Alarms(TrainerCallback):
         loss, norm = logs["loss"], logs.get("grad_norm")
         where = f"step {state.global_step}"
         if not math.isfinite(loss) or (norm is not None and not math.isfinite(norm)):
-            raise EftError("the training has diverged", where=where, why=f"loss {loss}, gradient norm {norm}",
-                           way_out="lower learning_rate; checkpoints before this step are kept")  # fmt: skip
+            raise EftError(
+                "the training has diverged",
+                where=where,
+                why=f"loss {loss}, gradient norm {norm}",
+                way_out="lower learning_rate; checkpoints before this step are kept",
+            )
         self.seen += 1
         if self.seen <= FIRST and not norm:
-            raise EftError("the gradient is zero: nothing is being trained", where=where, why=f"loss {loss}, gradient norm {norm}",
-                           way_out="check that the rows have responses, and `lora: targets`")  # fmt: skip
+            raise EftError(
+                "the gradient is zero: nothing is being trained",
+                where=where,
+                why=f"loss {loss}, gradient norm {norm}",
+                way_out="check that the rows have responses, and `lora: targets`",
+            )

@@ -1,8 +1,8 @@
 """Checkpoints that can be trusted after a kill: complete, of this very training, and no more of them than asked for.
 
-TRL writes a checkpoint file by file, ranks on their own. Here it counts only once every rank has written its part: then the
-main process notes all files and their sizes in `complete.json`, and only then are older checkpoints deleted. Resuming takes
-the newest complete one; a torn one, the usual rest of a kill, is removed.
+TRL writes a checkpoint file by file, ranks on their own. Here it counts only once every rank has written its part: then
+the main process notes all files and their sizes in `complete.json`, and only then are older checkpoints deleted.
+Resuming takes the newest complete one; a torn one, the usual rest of a kill, is removed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ def identity(config: TrainConfig, asked: Asked) -> dict[str, Any]:
     """What decides a training's result: two runs with the same identity are one training."""
     values = {k: v for k, v in config.model_dump(mode="json").items() if k not in FREE}
     return {
-        **values, "launch": f"{asked.kind}{'' if asked.stage is None else asked.stage} x {asked.ranks}",
+        **values,
+        "launch": f"{asked.kind}{'' if asked.stage is None else asked.stage} x {asked.ranks}",
         "data": manifest.fingerprint(config.file("train")),
-    }  # fmt: skip
+    }
 
 
 def step_of(folder: Path) -> int:
@@ -64,8 +65,12 @@ def resume_point(out: Path, wanted: dict[str, Any]) -> Path | None:
         was = mark["identity"]
         changed = [f"{k}: {was.get(k)!r} → {wanted.get(k)!r}" for k in wanted if was.get(k) != wanted.get(k)]
         if changed:
-            raise EftError("the checkpoints here are of another training", where=folder, why="; ".join(changed)[:600],
-                           way_out=f"give another -o, or remove {out} to start anew")  # fmt: skip
+            raise EftError(
+                "the checkpoints here are of another training",
+                where=folder,
+                why="; ".join(changed)[:600],
+                way_out=f"give another -o, or remove {out} to start anew",
+            )
         return folder
     return None
 

@@ -1,8 +1,8 @@
 """What SFT and KTO are told in the same words. The stages add their own fields; see eft/train/sft.py and kto.py.
 
-A recipe states the *global* batch: how many rows move the weights at once. How it is reached is derived: micro_batch rows
-per rank, as many ranks as the launch has, and gradient accumulation for the rest. So the same file gives the same training
-on one GPU and on eight. An indivisible one is an error.
+A recipe states the *global* batch: how many rows move the weights at once. How it is reached is derived: micro_batch
+rows per rank, as many ranks as the launch has, and gradient accumulation for the rest. So the same file gives the same
+training on one GPU and on eight. An indivisible one is an error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TrainConfig(StageConfig):
     ranks: int | None = Field(None, ge=1, description="processes in all, where not as many as the launch config says")
     precision: Literal["fp32", "bf16", "bf16_weights"] = Field(
         "bf16",
-        description="fp32; bf16: mixed precision (DeepSpeed and FSDP keep their own float32 master weights, otherwise autocast); "
+        description="fp32; bf16: mixed precision (DeepSpeed and FSDP keep float32 master weights, otherwise autocast); "
         "bf16_weights: bfloat16 weights with float32 master weights in the optimizer, the fastest on a CPU",
     )
     attention: str = Field("auto", description="attention kernel; auto: flash_attention_2 where installed, else sdpa")
@@ -78,13 +78,14 @@ class TrainConfig(StageConfig):
     )
 
     def accumulation(self, ranks: int) -> int:
-        """How many micro batches every rank adds up per step. Raises UsageError where global_batch is not reached exactly."""
+        """How many micro batches every rank adds up per step. Raises UsageError where global_batch is not reached
+        exactly."""
         together = self.micro_batch * ranks
         if self.global_batch % together:
             raise UsageError(
                 f"global_batch {self.global_batch} is not a multiple of micro_batch × ranks",
                 why=f"micro_batch {self.micro_batch} × {ranks} ranks = {together}",
-                way_out=f"set global_batch to a multiple of {together}, or micro_batch to a divisor of {self.global_batch}/{ranks}",
+                way_out=f"set global_batch to a multiple of {together}, or lower micro_batch",
             )
         return self.global_batch // together
 
@@ -93,7 +94,8 @@ class TrainConfig(StageConfig):
         return self.path(self.dataset) / f"{split}.parquet"
 
     def sources(self) -> list[Path]:
-        """Files and folders that the result depends on. The model's stage stands for the model where a stage made it."""
+        """Files and folders that the result depends on. The model's stage stands for the model where a stage made
+        it."""
         found = [self.file("train"), self.file("validation")]
         model = self.path(self.model)
         if model.is_dir():
@@ -105,7 +107,10 @@ class TrainConfig(StageConfig):
         from eft.models.load import locate
 
         if not self.file("train").is_file():
-            raise EftError("there is no training data", where=self.file("train"),
-                           way_out="run 'eft build' first (without regressed rows it writes no kto/)")  # fmt: skip
+            raise EftError(
+                "there is no training data",
+                where=self.file("train"),
+                way_out="run 'eft build' first (without regressed rows it writes no kto/)",
+            )
         locate(self.model, self.root)
         self.out()

@@ -1,11 +1,13 @@
 """From the tables of `eft build` to token ids, in the order in which they are trained.
 
-Contract: `dataset/{train,validation}.parquet` with columns id, task, prompt (list of {role, content}), completion (list of
-one assistant message); for KTO also label (bool). The main process tokenises once, into OUT/tokens/; all ranks read that.
+Contract: `dataset/{train,validation}.parquet` with columns id, task, prompt (list of {role, content}), completion (list
+of one assistant message); for KTO also label (bool). The main process tokenises once, into OUT/tokens/; all ranks read
+that.
 
-- The prompt's ids are the chat template's text with the generation prompt: what a server will show the model. The completion
-  is the response and the end-of-turn token. That the template writes a whole conversation the same way is checked on every
-  row; where it does not (a template that adds an empty <think> block), the model would be served another text than it learned.
+- The prompt's ids are the chat template's text with the generation prompt: what a server will show the model. The
+  completion is the response and the end-of-turn token. That the template writes a whole conversation the same way is
+  checked on every row; where it does not (a template that adds an empty <think> block), the model would be served
+  another text than it learned.
 - A row over `max_tokens` is dropped and counted, never cut: half a diff is no diff.
 - The order is decided here, so it is the same on any number of ranks and after any interruption: a step's rows are one
   contiguous block of global_batch rows. The last block is filled with rows of the next epoch.
@@ -46,7 +48,8 @@ class Prepared:
 
 
 def read(file: Path, *, labelled: bool, batch: int = 512) -> Iterator[list[dict[str, Any]]]:
-    """Batches of rows of a training table, streaming; a missing file has none. Raises EftError for what is no such table."""
+    """Batches of rows of a training table, streaming; a missing file has none. Raises EftError for what is no such
+    table."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -94,14 +97,20 @@ def tokenize(
         if not response.strip():
             raise EftError("a row has an empty response", where=place, way_out="clean the data with 'eft clean'")
         if not whole.startswith(prompt):
-            raise EftError("the chat template writes a prompt in another way when an answer follows", where=place,
-                           why="a model trained on it would be asked something that it never saw",
-                           way_out="set `template:` in the recipe to the arguments that the server will use")  # fmt: skip
+            raise EftError(
+                "the chat template writes a prompt in another way when an answer follows",
+                where=place,
+                why="a model trained on it would be asked something that it never saw",
+                way_out="set `template:` in the recipe to the arguments that the server will use",
+            )
         rest = whole[len(prompt) :]
         if not rest.startswith((response + tokenizer.eos_token, response.strip() + tokenizer.eos_token)):
-            raise EftError("the chat template does not write the response as it is, followed by the end token", where=place,
-                           why=f"after the prompt comes {rest[:60]!r}",
-                           way_out="reasoning models: set `template: {enable_thinking: false}` in the recipe")  # fmt: skip
+            raise EftError(
+                "the chat template does not write the response as it is, followed by the end token",
+                where=place,
+                why=f"after the prompt comes {rest[:60]!r}",
+                way_out="reasoning models: set `template: {enable_thinking: false}` in the recipe",
+            )
         prompts.append(prompt)
         responses.append(response)
     encode = tokenizer.backend_tokenizer.encode_batch_fast
@@ -114,7 +123,8 @@ def tokenize(
 
 
 def write_tokens(config: TrainConfig, tokenizer: Any, folder: Path, *, labelled: bool) -> dict[str, Any]:
-    """Tokenise both splits into `folder`/{train,validation}.arrow, in the tables' order. Returns rows and drops by split."""
+    """Tokenise both splits into `folder`/{train,validation}.arrow, in the tables' order. Returns rows and drops by
+    split."""
     import pyarrow as pa
 
     ids = pa.list_(pa.int32())
@@ -151,9 +161,12 @@ def write_tokens(config: TrainConfig, tokenizer: Any, folder: Path, *, labelled:
         counts[split] = {"rows": kept, "over_max_tokens": dropped}
     if not counts["train"]["rows"]:
         over = counts["train"]["over_max_tokens"]
-        raise EftError("there is nothing to train on", where=config.file("train"),
-                       why=f"all {over} rows have more than {config.max_tokens} tokens" if over else "it has no rows",
-                       way_out="raise max_tokens" if over else "harvest searches that improved something")  # fmt: skip
+        raise EftError(
+            "there is nothing to train on",
+            where=config.file("train"),
+            why=f"all {over} rows have more than {config.max_tokens} tokens" if over else "it has no rows",
+            way_out="raise max_tokens" if over else "harvest searches that improved something",
+        )
     return {**counts, "prompt_formats": sorted(formats - {""})}
 
 
@@ -164,9 +177,12 @@ def prepare(
     from datasets import Dataset
 
     key = {
-        "labelled": labelled, "tokenizer": tokenizers.identity(tokenizer), "max_tokens": config.max_tokens, "template": config.template,
+        "labelled": labelled,
+        "tokenizer": tokenizers.identity(tokenizer),
+        "max_tokens": config.max_tokens,
+        "template": config.template,
         "files": {split: manifest.fingerprint(config.file(split)) for split in ("train", "validation")},
-    }  # fmt: skip
+    }
     folder = config.out() / "tokens" / hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     if main and not (folder / "counts.json").exists():
         with manifest.building(folder) as aside:
@@ -184,9 +200,13 @@ def prepare(
     lengths = train["length"][:]
     steps = config.steps or math.ceil(config.epochs * len(chosen) / config.global_batch)
     counts: dict[str, Any] = {
-        "rows": len(chosen), "dropped_over_max_tokens": written["train"]["over_max_tokens"], "dropped_over_max_rows": len(train) - len(chosen),
-        "steps": steps, "epochs": round(steps * config.global_batch / len(chosen), 3), "prompt_formats": written["prompt_formats"],
-    }  # fmt: skip
+        "rows": len(chosen),
+        "dropped_over_max_tokens": written["train"]["over_max_tokens"],
+        "dropped_over_max_rows": len(train) - len(chosen),
+        "steps": steps,
+        "epochs": round(steps * config.global_batch / len(chosen), 3),
+        "prompt_formats": written["prompt_formats"],
+    }
     if labelled:
         labels = train["label"][:]
         chosen = spread(chosen, labels)
@@ -215,10 +235,11 @@ def _sample(rows: int, limit: int | None, seed: int) -> list[int]:
 def order(
     chosen: list[int], lengths: list[int], steps: int, batch: int, seed: int, *, shuffle: bool, group: bool
 ) -> list[int]:
-    """The rows in training order: steps × batch indices. `shuffle`: a new permutation every epoch, else the given order.
+    """The rows in training order: steps × batch indices. `shuffle`: a new permutation every epoch, else the given
+    order.
 
-    `group`: blocks of rows of like length (in tokens), which leaves less padding. Rows are sorted within stretches of 50
-    blocks only, and the blocks of a stretch are shuffled again, so what is trained when stays random.
+    `group`: blocks of rows of like length (in tokens), which leaves less padding. Rows are sorted within stretches of
+    50 blocks only, and the blocks of a stretch are shuffled again, so what is trained when stays random.
     """
     indices: list[int] = []
     epoch = 0

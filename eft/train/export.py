@@ -3,8 +3,9 @@
     eft export out/smoke/kto/final -o out/smoke/export/kto
     eft export embedded:smollm2-135m -o out/base             the untouched model, to be served as a control
 
-Writes weights (adapters merged in float32, then rounded), tokenizer with chat template, README.md. It is done only when the
-folder, loaded again, gives the same logits as the model that was exported. `--push-to-hub ORG/NAME` uploads it then.
+Writes weights (adapters merged in float32, then rounded), tokenizer with chat template, README.md. It is done only when
+the folder, loaded again, gives the same logits as the model that was exported. `--push-to-hub ORG/NAME` uploads it
+then.
 """
 
 from __future__ import annotations
@@ -65,8 +66,11 @@ def run(config: Config) -> Path:
     dtype = _dtype(name) if config.dtype == "auto" else config.dtype
     say(f"loading {name} in {dtype}")
     model = load_model(name, dtype)
-    counts: dict[str, Any] = {"parameters": sum(p.numel() for p in model.parameters()), "dtype": dtype,
-                              "merged_adapter": (Path(name) / ADAPTER).is_file()}  # fmt: skip
+    counts: dict[str, Any] = {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "dtype": dtype,
+        "merged_adapter": (Path(name) / ADAPTER).is_file(),
+    }
     expected = logits(model, tokenizer)
     history = lineage(config.checkpoint, config.root)
     with manifest.building(out) as aside:
@@ -77,7 +81,8 @@ def run(config: Config) -> Path:
         outputs = sorted(f for f in aside.rglob("*") if f.is_file())
         manifest.write(aside, "export", config.model_dump(mode="json"), inputs(config), outputs, counts, started)
     say(
-        f"{out}: {counts['parameters']:,} parameters in {dtype}; reloaded, logits differ by {counts['logit_difference']:.1g}"
+        f"{out}: {counts['parameters']:,} parameters in {dtype}; "
+        f"reloaded, logits differ by {counts['logit_difference']:.1g}"
     )
     if config.push_to_hub:
         push(out, config)
@@ -129,8 +134,12 @@ def compare(folder: Path, dtype: str, tokenizer: Any, expected: Any) -> float:
     found = logits(load_model(str(folder), dtype), tokenizer)
     difference = (found - expected).abs().max().item() if found.shape == expected.shape else float("inf")
     if not difference <= 1e-4 * max(1.0, expected.abs().max().item()):
-        raise EftError("the exported model does not answer like the checkpoint", where=folder, why=f"its logits differ by {difference:.3g}",
-                       way_out="this is a bug; the checkpoint itself is untouched")  # fmt: skip
+        raise EftError(
+            "the exported model does not answer like the checkpoint",
+            where=folder,
+            why=f"its logits differ by {difference:.3g}",
+            way_out="this is a bug; the checkpoint itself is untouched",
+        )
     return difference
 
 
@@ -145,10 +154,17 @@ def push(folder: Path, config: Config) -> None:
         if config.revision:
             api.create_branch(config.push_to_hub, branch=config.revision, exist_ok=True)
         done = api.upload_folder(
-            repo_id=config.push_to_hub, folder_path=folder, revision=config.revision, ignore_patterns=[manifest.NAME, "config.yaml"],
+            repo_id=config.push_to_hub,
+            folder_path=folder,
+            revision=config.revision,
+            ignore_patterns=[manifest.NAME, "config.yaml"],
             commit_message="Upload from eft export",
-        )  # fmt: skip
+        )
     except (HfHubHTTPError, LocalTokenNotFoundError, OSError, ValueError) as e:
-        raise EftError("the upload failed", where=config.push_to_hub, why=str(e).strip().splitlines()[0],
-                       way_out=f"`hf auth login`, then run the same command with --force; {folder} is complete") from None  # fmt: skip
+        raise EftError(
+            "the upload failed",
+            where=config.push_to_hub,
+            why=str(e).strip().splitlines()[0],
+            way_out=f"`hf auth login`, then run the same command with --force; {folder} is complete",
+        ) from None
     say(f"uploaded: {done.commit_url}")

@@ -3,10 +3,11 @@
     eft kto --config recipes/M/kto.yaml [--launch zero2]
     accelerate launch --config_file accelerate_configs/zero2.yaml -m eft.train.kto recipes/M/kto.yaml
 
-The model that training starts from is also its reference. KTO (arXiv 2402.01306) estimates how far the model has drifted from
-completions paired with another row's prompt, rotated by one within a micro batch: so micro_batch is at least 2, the order of
-`eft build` (labels interleaved, tasks mixed) is kept, and every block is full. Nothing is cut: TRL's max_length is off, rows
-over max_tokens are gone before. Reads and writes what SFT does, and `dataset`/weights.json for the weights of the two classes.
+The model that training starts from is also its reference. KTO (arXiv 2402.01306) estimates how far the model has
+drifted from completions paired with another row's prompt, rotated by one within a micro batch: so micro_batch is at
+least 2, the order of `eft build` (labels interleaved, tasks mixed) is kept, and every block is full. Nothing is cut:
+TRL's max_length is off, rows over max_tokens are gone before. Reads and writes what SFT does, and
+`dataset`/weights.json for the weights of the two classes.
 """
 
 from __future__ import annotations
@@ -75,11 +76,16 @@ def weights(config: Config) -> dict[str, float]:
 
 
 def check_classes(counts: dict[str, Any], where: Path) -> None:
-    """Raise EftError unless both classes have rows: with one, KTO only learns to say everything more, or less, often."""
+    """Raise EftError unless both classes have rows: with one, KTO only learns to say everything more, or less,
+    often."""
     for name, label in (("desirable", "improved"), ("undesirable", "regressed")):
         if not counts[name]:
-            raise EftError(f"no {name} row is left to train on", where=where, why=f"KTO needs {label} transitions too",
-                           way_out="raise max_tokens or max_rows, or harvest more; SFT needs improved ones only")  # fmt: skip
+            raise EftError(
+                f"no {name} row is left to train on",
+                where=where,
+                why=f"KTO needs {label} transitions too",
+                way_out="raise max_tokens or max_rows, or harvest more; SFT needs improved ones only",
+            )
 
 
 def train(config: Config, asked: Asked) -> None:
@@ -105,14 +111,23 @@ def train(config: Config, asked: Asked) -> None:
     # Under LoRA the model without its adapter is the reference, so there is no second one.
     reference = None if config.lora else load_model(run.model, **options)
     loop.plan(run, prepared, model)
-    run.say(f"{prepared.counts['desirable']} desirable × {args.desirable_weight:.3g}, {prepared.counts['undesirable']} undesirable × "
-            f"{args.undesirable_weight:.3g}; beta {args.beta}; reference: {config.model}")  # fmt: skip
+    counts = prepared.counts
+    run.say(
+        f"{counts['desirable']} desirable × {args.desirable_weight:.3g}, {counts['undesirable']} undesirable × "
+        f"{args.undesirable_weight:.3g}; beta {args.beta}; reference: {config.model}"
+    )
     head.score_responses_only()
     with arguments.accepted():
         trainer = PairedTrainer(
-            model=model, ref_model=reference, args=args, processing_class=tokenizer, peft_config=arguments.lora(config),
-            train_dataset=prepared.train, eval_dataset=prepared.validation, data_collator=pair_completions(tokenizer.pad_token_id),
-        )  # fmt: skip
+            model=model,
+            ref_model=reference,
+            args=args,
+            processing_class=tokenizer,
+            peft_config=arguments.lora(config),
+            train_dataset=prepared.train,
+            eval_dataset=prepared.validation,
+            data_collator=pair_completions(tokenizer.pad_token_id),
+        )
     loop.fit(run, trainer)
     loop.finish(run, trainer, tokenizer)
 

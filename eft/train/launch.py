@@ -3,11 +3,11 @@
     eft sft --config recipes/M/sft.yaml --launch zero2
     accelerate launch --config_file accelerate_configs/zero2.yaml -m eft.train.sft recipes/M/sft.yaml
 
-do the same. `start` is the first form: it starts the second as a process and turns whatever goes wrong into one message.
-`as_rank` is what every launched process runs. `prove` compares what was asked (the launcher's own command line and config
-file, and the environment that it made) with what Accelerate then set up. That matters, because Accelerate accepts launches
-that train something else in silence: one process where two were asked for, two trainings of one rank each into the same
-folder, plain DDP where the file says ZeRO.
+do the same. `start` is the first form: it starts the second as a process and turns whatever goes wrong into one
+message. `as_rank` is what every launched process runs. `prove` compares what was asked (the launcher's own command line
+and config file, and the environment that it made) with what Accelerate then set up. That matters, because Accelerate
+accepts launches that train something else in silence: one process where two were asked for, two trainings of one rank
+each into the same folder, plain DDP where the file says ZeRO.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ MODULES = {"sft": "eft.train.sft", "kto": "eft.train.kto"}
 
 @dataclass(frozen=True)
 class Asked:
-    """What a launch says that it is. `kind`: none, ddp, deepspeed or fsdp; `ranks` in all; `stage`: of ZeRO, else None."""
+    """What a launch says that it is. `kind`: none, ddp, deepspeed or fsdp; `ranks` in all; `stage`: of ZeRO, else
+    None."""
 
     name: str
     kind: str = "none"
@@ -53,13 +54,18 @@ KINDS = {"NO": "none", "MULTI_GPU": "ddp", "MULTI_CPU": "ddp", "DEEPSPEED": "dee
 
 
 def read(file: Path, ranks: int | None = None) -> Asked:
-    """What the accelerate config `file` asks for. CPU twins are told by their name, cpu*.yaml: their content has to be that
-    of a GPU launch, since Accelerate starts a single process for a config that says MULTI_CPU. Raises UsageError."""
+    """What the accelerate config `file` asks for. CPU twins are told by their name, cpu*.yaml: their content has to be
+    that of a GPU launch, since Accelerate starts a single process for a config that says MULTI_CPU. Raises
+    UsageError."""
     data = configs.read_yaml(file)
     kind = KINDS.get(str(data.get("distributed_type", "NO")).upper())
     if kind is None:
-        raise UsageError("this kind of launch is not supported", where=file, why=f"distributed_type: {data['distributed_type']}",
-                         way_out=f"use one of {', '.join(KINDS)}")  # fmt: skip
+        raise UsageError(
+            "this kind of launch is not supported",
+            where=file,
+            why=f"distributed_type: {data['distributed_type']}",
+            way_out=f"use one of {', '.join(KINDS)}",
+        )
     stage = None
     if kind == "deepspeed":
         section = data.get("deepspeed_config") or {}
@@ -82,9 +88,14 @@ def choose(config: TrainConfig) -> tuple[Path, Asked]:
     machines = int(configs.read_yaml(file).get("num_machines") or 1)
     room = gpus if gpus and not asked.cpu else os.cpu_count() or 1
     if asked.ranks > room * machines:
-        raise UsageError(f"launch '{asked.name}' starts {asked.ranks} ranks", where=file,
-                         why=f"this machine has {gpus} GPUs" if gpus else f"this machine has no GPU that torch can use, and {room} CPU cores",
-                         way_out="give --ranks N, or another --launch")  # fmt: skip
+        raise UsageError(
+            f"launch '{asked.name}' starts {asked.ranks} ranks",
+            where=file,
+            why=f"this machine has {gpus} GPUs"
+            if gpus
+            else f"this machine has no GPU that torch can use, and {room} CPU cores",
+            way_out="give --ranks N, or another --launch",
+        )
     config.accumulation(asked.ranks)
     return file, asked
 
@@ -156,8 +167,12 @@ def start(verb: str, config: TrainConfig) -> Path:
         why = f"it was killed by signal {killed}" if killed else f"it ended with exit code {code}"
         if b"Signal 9" in log.read_bytes()[-20000:] or killed == signal.SIGKILL or code == 137:
             why += "; signal 9 is what a machine does that is out of memory: smaller micro_batch, or max_tokens"
-        raise EftError(f"'eft {verb}' failed", where=log, why=why, way_out="the log says more; the same command continues from "
-                       "the last complete checkpoint")  # fmt: skip
+        raise EftError(
+            f"'eft {verb}' failed",
+            where=log,
+            why=why,
+            way_out="the log says more; the same command continues from the last complete checkpoint",
+        )
     return out
 
 
@@ -176,8 +191,13 @@ def environment(ranks: int) -> dict[str, str]:
     DeepSpeed builds its CPU communication. Telemetry of the libraries: off, a training has no business calling home.
     """
     threads = max(1, (os.cpu_count() or 1) // ranks)
-    defaults = {"OMP_NUM_THREADS": str(threads), "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "true",
-                "ACCELERATE_LOG_LEVEL": "error", "PYTHONUNBUFFERED": "1"}  # fmt: skip
+    defaults = {
+        "OMP_NUM_THREADS": str(threads),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TOKENIZERS_PARALLELISM": "true",
+        "ACCELERATE_LOG_LEVEL": "error",
+        "PYTHONUNBUFFERED": "1",
+    }
     env = {k: os.environ.get(k, v) for k, v in defaults.items()}
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return env
@@ -210,8 +230,8 @@ def as_rank(verb: str, model: type[TrainConfig], train: Callable[[Any, Asked], A
 
 
 def launched() -> Asked:
-    """What the launcher of this process was asked for: its command line over its config file. Empty-handed (no launcher, or
-    one on another machine) what the environment says."""
+    """What the launcher of this process was asked for: its command line over its config file. Empty-handed (no
+    launcher, or one on another machine) what the environment says."""
     import psutil
 
     env = os.environ
@@ -285,10 +305,12 @@ def prove(asked: Asked, args: Any, accelerator: Any = None) -> None:
         differences.append(f"ZeRO stage {asked.stage} was asked for, stage {stage} was set up")
     if differences:
         raise EftError(
-            "the launch is not what it says", where=f"launch '{asked.name}'", why="; ".join(differences),
-            way_out="launch with one of the files in accelerate_configs/ (cpu_ddp, cpu_zero2, … on a machine without GPUs), or "
+            "the launch is not what it says",
+            where=f"launch '{asked.name}'",
+            why="; ".join(differences),
+            way_out="launch with one of the files in accelerate_configs/ (cpu_ddp, cpu_zero2, … without GPUs), or with "
             "'eft sft|kto --launch NAME'; unset ACCELERATE_USE_CPU",
-        )  # fmt: skip
+        )
 
 
 def hold(out: Path, patience: float = 10.0) -> Any:
@@ -306,13 +328,18 @@ def hold(out: Path, patience: float = 10.0) -> Any:
             return lock
         except OSError:
             if time.monotonic() > deadline:
-                raise EftError("another training writes into this folder", where=out, why="two trainings would overwrite each other",
-                               way_out="wait for it, end it, or give another -o") from None  # fmt: skip
+                raise EftError(
+                    "another training writes into this folder",
+                    where=out,
+                    why="two trainings would overwrite each other",
+                    way_out="wait for it, end it, or give another -o",
+                ) from None
             time.sleep(0.2)
 
 
 def _die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent dies, so that a killed command leaves no rank behind that goes on writing."""
+    """Ask Linux to kill this process when its parent dies, so that a killed command leaves no rank behind that goes on
+    writing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 

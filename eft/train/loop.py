@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from eft import manifest
-from eft.errors import EftError
+from eft.errors import UsageError
 from eft.models.load import locate, write_base
 from eft.models.save import check_weights, save_model
 from eft.train import arguments, checkpoints, data, launch
@@ -66,14 +66,20 @@ class Run:
 
 
 def join(verb: str, config: TrainConfig, asked: Asked, args: Any) -> Run | None:
-    """This rank's part in the training; None where it is finished and up to date. Raises EftError where the launch is not
-    what it says, another training holds the folder, or the checkpoints there belong to another training."""
+    """This rank's part in the training; None where it is finished and up to date. Raises EftError where the launch is
+    not what it says, another training holds the folder, or the checkpoints there belong to another training."""
     import torch
 
     started = time.time()
     if args.use_cpu:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     launch.prove(asked, args)
+    if config.precision == "bf16_weights" and asked.kind in ("deepspeed", "fsdp"):
+        raise UsageError(
+            "precision bf16_weights is for one process or DDP",
+            why="DeepSpeed and FSDP keep their own float32 master weights",
+            way_out="set `precision: bf16`",
+        )
     out = config.out()
     with manifest.clear_disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -112,22 +118,29 @@ def plan(run: Run, prepared: data.Prepared, model: Any) -> None:
     args.eval_on_start = prepared.validation is not None and run.resume is None
     run.parameters = _count(model.parameters())
     run.counts = {**prepared.counts, "parameters": run.parameters}
-    kind = {"none": "one process", "ddp": "DDP", "deepspeed": f"DeepSpeed ZeRO-{asked.stage}", "fsdp": "FSDP2"}[
-        asked.kind
-    ]
-    device = "CPU" if args.use_cpu else torch.cuda.get_device_name()
+    counts, tokens = prepared.counts, prepared.counts["tokens"]
+    kinds = {"none": "one process", "ddp": "DDP", "deepspeed": f"DeepSpeed ZeRO-{asked.stage}", "fsdp": "FSDP2"}
     backend = f", {args.distributed_state.backend}" if asked.ranks > 1 else ""
-    dropped = {k.removeprefix("dropped_"): v for k, v in prepared.counts.items() if k.startswith("dropped_") and v}
-    run.say(f"{config.model} ({run.parameters:,} parameters{', LoRA' if config.lora else ''}), {prepared.counts['rows']} rows, "
-            f"dropped: {dropped or 'none'}")  # fmt: skip
+    device = "CPU" if args.use_cpu else torch.cuda.get_device_name()
+    dropped = {k.removeprefix("dropped_"): v for k, v in counts.items() if k.startswith("dropped_") and v}
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    lora = ", LoRA" if config.lora else ""
     run.say(
-        f"launch '{asked.name}': world size {asked.ranks}, {kind}{backend}; {device}, {torch.get_num_threads()} threads"
+        f"{config.model} ({run.parameters:,} parameters{lora}), {counts['rows']} rows, dropped: {dropped or 'none'}"
     )
-    run.say(f"precision {config.precision}, weights {next(model.parameters()).dtype}, attention {model.config._attn_implementation}, "
-            f"activation checkpointing {'on' if config.activation_checkpointing else 'off'}".replace("torch.", ""))  # fmt: skip
-    run.say(f"global batch {config.global_batch} = {config.micro_batch} per rank × {args.gradient_accumulation_steps} accumulated × {asked.ranks} "
-            f"ranks; {prepared.steps} steps ({prepared.counts['epochs']} epochs), {prepared.counts['tokens']:,} tokens, "
-            f"{prepared.counts['tokens'] // prepared.steps:,} a step")  # fmt: skip
+    run.say(
+        f"launch '{asked.name}': world size {asked.ranks}, {kinds[asked.kind]}{backend}; "
+        f"{device}, {torch.get_num_threads()} threads"
+    )
+    run.say(
+        f"precision {config.precision}, weights {dtype}, attention {model.config._attn_implementation}, "
+        f"activation checkpointing {'on' if config.activation_checkpointing else 'off'}"
+    )
+    run.say(
+        f"global batch {config.global_batch} = {config.micro_batch} per rank × {args.gradient_accumulation_steps} "
+        f"accumulated × {asked.ranks} ranks; {prepared.steps} steps ({counts['epochs']} epochs), {tokens:,} tokens, "
+        f"{tokens // prepared.steps:,} a step"
+    )
     if run.resume is not None:
         run.say(f"continuing from {run.resume}")
 
@@ -140,9 +153,6 @@ def fit(run: Run, trainer: Any) -> None:
     if run.config.precision == "bf16_weights":
         from eft.train.optimizer import MasterAdamW
 
-        if run.asked.kind in ("deepspeed", "fsdp"):
-            raise EftError("precision bf16_weights is for one process or DDP", way_out="set `precision: bf16`; DeepSpeed and FSDP "
-                           "keep their own master weights")  # fmt: skip
         betas = (run.args.adam_beta1, run.args.adam_beta2)
         trainer.optimizer_cls_and_kwargs = (
             MasterAdamW,
@@ -200,10 +210,13 @@ def account(run: Run) -> None:
     else:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     run.counts |= {
-        "first_loss": losses[0], "final_loss": round(sum(tail) / len(tail), 6),
-        "eval_loss_before": evals[0] if evals else None, "eval_loss": evals[-1] if evals else None,
-        "seconds": round(time.time() - run.started, 1), "peak_memory_gb": round(memory / 2**30, 2),
-    }  # fmt: skip
+        "first_loss": losses[0],
+        "final_loss": round(sum(tail) / len(tail), 6),
+        "eval_loss_before": evals[0] if evals else None,
+        "eval_loss": evals[-1] if evals else None,
+        "seconds": round(time.time() - run.started, 1),
+        "peak_memory_gb": round(memory / 2**30, 2),
+    }
     outputs = [out / JOURNAL, *sorted(f for f in (out / "final").rglob("*") if f.is_file())]
     manifest.write(out, run.verb, config.model_dump(mode="json"), config.sources(), outputs, run.counts, run.started)
     if not config.keep_finished:

@@ -3,9 +3,10 @@
     eft sft --config recipes/M/sft.yaml [--launch zero2]
     accelerate launch --config_file accelerate_configs/zero2.yaml -m eft.train.sft recipes/M/sft.yaml
 
-Reads `dataset`/{train,validation}.parquet (of `eft build`), writes OUT/final (a model folder, or an adapter under `lora:`),
-OUT/losses.jsonl, OUT/manifest.json. Interrupted, the same command continues from the newest complete checkpoint, and in fp32
-ends with the very weights of an undisturbed run. Rows are not packed; what does not fit is dropped and counted.
+Reads `dataset`/{train,validation}.parquet (of `eft build`), writes OUT/final (a model folder, or an adapter under
+`lora:`), OUT/losses.jsonl, OUT/manifest.json. Interrupted, the same command continues from the newest complete
+checkpoint, and in fp32 ends with the very weights of an undisturbed run. Rows are not packed; what does not fit is
+dropped and counted.
 """
 
 from __future__ import annotations
@@ -56,9 +57,13 @@ def train(config: Config, asked: Asked) -> None:
     head.score_responses_only()
     with arguments.accepted():
         trainer = SFTTrainer(
-            model=model, args=args, processing_class=tokenizer, peft_config=arguments.lora(config),
-            train_dataset=prepared.train, eval_dataset=prepared.validation,
-        )  # fmt: skip
+            model=model,
+            args=args,
+            processing_class=tokenizer,
+            peft_config=arguments.lora(config),
+            train_dataset=prepared.train,
+            eval_dataset=prepared.validation,
+        )
     loop.fit(run, trainer)
     loop.finish(run, trainer, tokenizer)
 

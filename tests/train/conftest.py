@@ -28,7 +28,8 @@ def root(table: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def here(root: Path) -> Callable[..., SimpleNamespace]:
-    """Train in this process, one rank: here("sft", steps=3) returns out, counts, losses. Raises what training raises."""
+    """Train in this process, one rank: here("sft", steps=3) returns out, counts, losses. Raises what training
+    raises."""
     from eft import config as configs
     from eft import manifest
     from eft.train import callbacks, kto, launch, sft

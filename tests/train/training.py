@@ -12,10 +12,19 @@ import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SFT: dict[str, Any] = {
-    "model": "random:qwen3", "dataset": "build/sft", "output": "sft", "launch": "cpu", "precision": "fp32",
-    "global_batch": 8, "micro_batch": 4, "learning_rate": 1e-3, "steps": 6, "max_tokens": 512, "save_every": 2,
+    "model": "random:qwen3",
+    "dataset": "build/sft",
+    "output": "sft",
+    "launch": "cpu",
+    "precision": "fp32",
+    "global_batch": 8,
+    "micro_batch": 4,
+    "learning_rate": 1e-3,
+    "steps": 6,
+    "max_tokens": 512,
+    "save_every": 2,
     "activation_checkpointing": False,
-}  # fmt: skip
+}
 KTO = {**SFT, "dataset": "build/kto", "output": "kto", "steps": 4, "learning_rate": 1e-4}
 
 
@@ -28,7 +37,11 @@ def recipe(root: Path, verb: str, **changes: Any) -> Path:
 
 
 def accelerate(
-    config: str | Path, *module: str | Path, options: tuple[str, ...] = (), env: dict[str, str] | None = None, timeout: float = 300
+    config: str | Path,
+    *module: str | Path,
+    options: tuple[str, ...] = (),
+    env: dict[str, str] | None = None,
+    timeout: float = 300,
 ) -> subprocess.CompletedProcess[str]:
     """`accelerate launch --config_file CONFIG OPTIONS -m MODULE…` from the repository; output as text."""
     file = Path(config) if "/" in str(config) else REPOSITORY / "accelerate_configs" / f"{config}.yaml"

@@ -16,12 +16,19 @@ def row(number: int, label: bool, lines: int | None = None) -> dict:
     first = program.split("\n")[0]
     edited = f"v0 = {100 + rng.randint(0, 9) if label else 0}"
     return {
-        "id": f"row{number}", "task": f"task{number % 3}",
-        "prompt": [{"role": "system", "content": "You improve programs."},
-                   {"role": "user", "content": f"# Current Program\n```python\n{program}\n```\n# Task\nImprove it."}],
-        "completion": [{"role": "assistant", "content": f"<<<<<<< SEARCH\n{first}\n=======\n{edited}\n>>>>>>> REPLACE"}],
-        "delta": 1.0 if label else -1.0, "label": label, "prompt_format": "eft@1",
-    }  # fmt: skip
+        "id": f"row{number}",
+        "task": f"task{number % 3}",
+        "prompt": [
+            {"role": "system", "content": "You improve programs."},
+            {"role": "user", "content": f"# Current Program\n```python\n{program}\n```\n# Task\nImprove it."},
+        ],
+        "completion": [
+            {"role": "assistant", "content": f"<<<<<<< SEARCH\n{first}\n=======\n{edited}\n>>>>>>> REPLACE"}
+        ],
+        "delta": 1.0 if label else -1.0,
+        "label": label,
+        "prompt_format": "eft@1",
+    }
 
 
 def write(folder: Path, rows: list[dict], split: str = "train", *, labelled: bool) -> None:
@@ -31,7 +38,8 @@ def write(folder: Path, rows: list[dict], split: str = "train", *, labelled: boo
 
 
 def sets(root: Path, count: int = 40) -> Path:
-    """ROOT/build/{sft,kto} with `count` rows each, one of them far too long, and their validation rows. Returns ROOT."""
+    """ROOT/build/{sft,kto} with `count` rows each, one of them far too long, and their validation rows. Returns
+    ROOT."""
     for labelled, name in ((False, "sft"), (True, "kto")):
         label = (lambda i: i % 2 == 0) if labelled else (lambda i: True)
         rows = [row(i, label(i)) for i in range(count - 1)] + [row(count - 1, label(count - 1), lines=400)]
