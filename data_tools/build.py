@@ -29,7 +29,7 @@ from pydantic import Field
 
 from data_tools import pairing, split
 from data_tools.counts import messages, read_counts
-from data_tools.source import check
+from data_tools.source import check, start
 from eft import edits, manifest
 from eft.config import StageConfig
 from eft.errors import EftError, UsageError
@@ -69,9 +69,9 @@ def inputs(config: Config) -> list[Path]:
 
 def run(config: Config) -> Path:
     started, source, out = time.time(), config.path(config.source), config.out()
-    stage = check(source, out, "clean")
-    if stage in ("harvest", "label"):
-        print(f"warning: this is the output of 'eft {stage}', nothing has been cleaned", file=sys.stderr)
+    check(source, out, "clean")
+    if (manifest.read(source) or {}).get("stage") == "label":
+        print("warning: this is the output of 'eft label', nothing has been cleaned", file=sys.stderr)
     left_out: Counter[str] = Counter()
     rows = _usable(config, source, left_out)
     sft = [r for r in rows if r.label == Label.IMPROVED or (config.include_repair and r.label == Label.REPAIR)]
@@ -80,7 +80,7 @@ def run(config: Config) -> Path:
         raise EftError("there is no improved row to train on", where=source, why=_why_empty(rows, left_out),
                        way_out="harvest more; without combined_score: 'eft label --score-key NAME'")  # fmt: skip
     validates = _split(config, rows)
-    (out / manifest.NAME).unlink(missing_ok=True)
+    start(out)
     files, counts = [], {"rows": len(rows), "left_out": dict(left_out)}
 
     sft = _cap(sft, config)

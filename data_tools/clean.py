@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from data_tools.counts import TOKENS, TokenCounter, token_schema
-from data_tools.source import check
+from data_tools.source import check, start
 from eft import manifest
 from eft.config import StageConfig
 from eft.edits import parse_python
@@ -79,7 +79,7 @@ def run(config: Config) -> Path:
     started, source, out = time.time(), config.path(config.source), config.out()
     check(source, out, "label")
     counter = TokenCounter(config.tokenizer)
-    (out / manifest.NAME).unlink(missing_ok=True)
+    start(out)
     reasons: Counter[str] = Counter()
     labels: Counter[str] = Counter()
     seen: set[bytes] = set()

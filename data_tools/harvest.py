@@ -27,6 +27,7 @@ from pydantic import Field
 from data_tools.readers import gateway, openevolve
 from data_tools.readers.files import Problems, text
 from data_tools.readers.search import Options, Search, about
+from data_tools.source import start
 from eft import manifest
 from eft.config import StageConfig
 from eft.errors import EftError, UsageError
@@ -61,7 +62,7 @@ def run(config: Config) -> Path:
     options = Options(config.task, config.domain, config.role, config.release, config.diff_pattern)
     groups, journals = find(inputs(config))
 
-    (out / manifest.NAME).unlink(missing_ok=True)
+    start(out)
     report: list[Search] = []
     write_transitions(out / TABLE, _rows(groups, journals, options, report))
     counts = total(report)

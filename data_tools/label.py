@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from data_tools.scores import COMBINED, DEFAULT_FEATURES, FLAGS, MARKERS, Verdict, counts_booleans, judge, number
-from data_tools.source import check
+from data_tools.source import check, start
 from eft import manifest
 from eft.config import StageConfig
 from eft.errors import EftError
@@ -56,7 +56,7 @@ def run(config: Config) -> Path:
         what = f"no program has a metric called '{config.score_key}'"
         raise EftError(what, where=source, way_out=f"give one of: {known}")
 
-    (out / manifest.NAME).unlink(missing_ok=True)
+    start(out)
     counts: Counter[str] = Counter()
     averaged: Counter[str] = Counter()
 

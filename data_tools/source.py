@@ -1,4 +1,4 @@
-"""What a stage reads from the stage before it: a finished output folder, or a table that somebody brought along."""
+"""Where a stage reads and where it writes: finished outputs of the stage before it, and a folder of its own."""
 
 from __future__ import annotations
 
@@ -8,19 +8,34 @@ from eft import manifest
 from eft.errors import EftError, UsageError
 
 
-def check(source: Path, out: Path, before: str) -> str:
-    """The name of the stage that made `source` ("" for a table file). `before`: the verb that usually comes before.
+def check(source: Path, out: Path, before: str) -> None:
+    """`source` is a finished output of a data stage, or a table that somebody brought, and not where the output goes.
 
-    Raises UsageError where the output would overwrite its input, EftError where the stage before did not finish.
+    `before`: the verb that comes before; the rows must have been through it. Raises UsageError or EftError otherwise.
     """
     if out.resolve() == source.resolve():
         raise UsageError("the output folder is the input", where=out, way_out="give another -o OUT")
     if source.is_file():
-        return ""
+        return
     done = manifest.read(source)
     if done is None:
         why = "it has no manifest.json, so the stage did not finish" if source.is_dir() else "it does not exist"
         raise EftError(
             f"no finished output of 'eft {before}'", where=source, why=why, way_out=f"run 'eft {before}' first"
         )
-    return str(done.get("stage", ""))
+    if done.get("stage") == "harvest" and before != "harvest":
+        raise EftError("these rows are not labelled", where=source, why="this is the output of 'eft harvest'",
+                       way_out="run 'eft label' first")  # fmt: skip
+
+
+def start(out: Path) -> None:
+    """Make the output folder and take away an old manifest: from here on the output counts as unfinished.
+
+    Raises EftError where the folder cannot be made.
+    """
+    try:
+        with manifest.clear_disk_errors(out):
+            out.mkdir(parents=True, exist_ok=True)
+            (out / manifest.NAME).unlink(missing_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError("the output must be a folder", where=out, why="a file is in the way") from None

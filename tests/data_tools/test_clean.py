@@ -149,6 +149,12 @@ class TestLength:
             run([labelled(1)], tmp_path, tokenizer="/no/such/folder")
 
 
+def test_rows_without_labels_are_sent_back(tmp_path):
+    source = output_of("harvest", tmp_path / "h", [labelled(label="")])
+    with pytest.raises(EftError, match="not labelled"):
+        run(source, tmp_path)
+
+
 def test_nothing_to_clean(tmp_path):
     with pytest.raises(EftError, match="no rows to clean"):
         run([], tmp_path)

@@ -370,6 +370,11 @@ class TestBadInput:
         with pytest.raises(UsageError, match="one of the runs"):
             harvested(tmp_path / "run", out=tmp_path / "run")
         assert (tmp_path / "run" / "checkpoints").is_dir()
+        (tmp_path / "file").write_text("mine")
+        for out in (tmp_path / "file", tmp_path / "file" / "below"):
+            with pytest.raises(UsageError, match="must be a folder"):
+                harvested(tmp_path / "run", out=out)
+        assert (tmp_path / "file").read_text() == "mine"
 
     def test_links_are_not_followed_and_hidden_folders_not_read(self, tmp_path):
         checkpoint(tmp_path / "elsewhere", 10, [program_json(child(1))])
