@@ -254,13 +254,19 @@ def pair(
     )  # fmt: skip
 
 
+def subjects(mutators: Sequence[MutatorInfo]) -> list[MutatorInfo]:
+    """The mutators that an evaluation is about, in order: the tuned ones, else the baseline."""
+    return [m for m in mutators if m.role == "tuned"] or [m for m in mutators if m.role == "baseline"]
+
+
 def pairings(mutators: Sequence[MutatorInfo]) -> list[tuple[str, str]]:
     """Which comparisons answer a question: each tuned mutator against the baseline, against the tuned one before it
-    (KTO against SFT), against the controls without a model, and against best-of-N of its own replies."""
+    (KTO against SFT), against the controls without a model, and against best-of-N of its own replies. Where nothing is
+    tuned, the baseline itself is compared with the controls."""
     found: list[tuple[str, str]] = []
-    tuned = [m for m in mutators if m.role == "tuned"]
+    tuned = subjects(mutators)
     for position, m in enumerate(tuned):
-        found += [(m.name, b.name) for b in mutators if b.role == "baseline"]
+        found += [(m.name, b.name) for b in mutators if b.role == "baseline" and b is not m]
         found += [(m.name, tuned[position - 1].name)] if position else []
         found += [(m.name, c.name) for c in mutators if c.role == "control" and c.of in ("", m.name)]
     return found

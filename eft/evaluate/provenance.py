@@ -50,12 +50,12 @@ class Provenance:
 
 
 def flatten(counts: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    """Nested counts as (dotted name, value); lists are given by their length, long texts are left out."""
+    """Nested counts as (name, value); lists are given by their length; zeros and long texts are left out."""
     if isinstance(counts, dict):
-        return [item for k, v in counts.items() for item in flatten(v, f"{prefix}.{k}" if prefix else str(k))]
+        return [item for k, v in counts.items() for item in flatten(v, f"{prefix}: {k}" if prefix else str(k))]
     if isinstance(counts, list):
         return [(prefix, len(counts))] if counts else []
-    if counts is None or (isinstance(counts, str) and len(counts) > 80):
+    if counts in (None, 0, "") or (isinstance(counts, str) and len(counts) > 80):
         return []
     return [(prefix, counts)]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eft.evaluate.compare import Comparison, Pair, Row
+from eft.evaluate.compare import Comparison, Pair, Row, subjects
 from eft.evaluate.results import MutatorInfo, Results
 from eft.evaluate.text import (
     count,
@@ -121,7 +121,7 @@ def speechless(row: Row) -> bool:
 def _headline(comparison: Comparison, subject: Row | None) -> tuple[str, str]:
     """(tone, one sentence) about the last tuned mutator: the one that the recipe is for."""
     if subject is None:
-        return OPEN, "No tuned mutator was evaluated."
+        return OPEN, "No model was evaluated, so there is nothing to judge."
     name = subject.mutator.name
     if subject.mutator.error or not subject.done:
         return BAD, f"{name} was not measured: {subject.mutator.error or 'none of its searches finished'}."
@@ -238,8 +238,9 @@ def _missing_controls(controls: list[MutatorInfo]) -> list[str]:
 def verdict(results: Results, comparison: Comparison) -> Verdict:
     """The verdict of an evaluation; losses come first."""
     rows = list(comparison.rows)
-    tuned = [r for r in rows if r.mutator.role == "tuned"]
-    tone, headline = _headline(comparison, tuned[-1] if tuned else None)
+    about = subjects([r.mutator for r in rows])
+    subject = next((r for r in rows if about and r.mutator == about[-1]), None)
+    tone, headline = _headline(comparison, subject)
     measured = {r.mutator.name for r in rows if r.done}
     found = [_finding(p) for p in comparison.pairs if {p.mutator, p.reference} <= measured]
     for r in rows:

@@ -86,7 +86,12 @@ def test_a_mutator_that_could_not_run():
 
 def test_nothing_at_all():
     v = words(Results((), (), ()))
-    assert v.headline == "No tuned mutator was evaluated."
+    assert "nothing to judge" in v.headline
+
+
+def test_a_baseline_alone_is_compared_with_the_controls():
+    v = words(evaluation({"base": {"hits": [0.3] * 4}, "ast": {"hits": [0.6] * 4}}, (MAX,)))
+    assert "base loses to ast" in v.headline
 
 
 def test_without_a_best_known_value_the_sign_test_decides():
