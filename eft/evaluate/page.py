@@ -156,19 +156,18 @@ def loss_plots(losses: Sequence[Losses]) -> list[charts.Plot]:
     found = []
     for run in losses:
         series = [("c-tuned0", run.trained), ("c-control0 dashed", run.evaluated)]
-        lines: list[charts.Line] = []
-        whole = [v for _, s in series for _, v in s]
-        first = max((s for _, s in series), key=lambda s: (s[-1][0] - s[0][0]) if s else -1)
-        plot = None
-        for key, s in series:
-            if s:
-                ends = [first[0][0], first[-1][0]]
-                drawn = charts.plot(f"{run.stage}: loss by step", [(key, [(v, v, v) for _, v in s])], label=text.number,
-                                    include=whole, xs=[x for x, _ in s], step=False, across=ends)  # fmt: skip
-                lines += drawn.lines
-                plot = plot or drawn
-        if plot:
-            found.append(charts.Plot(plot.title, tuple(lines), plot.x_ticks, plot.y_ticks))
+        points = [p for _, s in series for p in s]
+        steps = sorted(x for x, _ in points)
+        drawn = [
+            charts.plot(
+                f"{run.stage}: loss by step", [(key, [(v, v, v) for _, v in s])], label=text.number,
+                include=[v for _, v in points], xs=[x for x, _ in s], step=False, across=steps,
+            )
+            for key, s in series
+            if s
+        ]  # fmt: skip
+        lines = tuple(line for p in drawn for line in p.lines)  # on the same axes: both were given all points
+        found.append(charts.Plot(drawn[0].title, lines, drawn[0].x_ticks, drawn[0].y_ticks))
     return found
 
 
