@@ -213,6 +213,7 @@ def as_rank(verb: str, model: type[TrainConfig], train: Callable[[Any, Asked], A
         config = configs.load(model, Path(files[0]), tuple(a for a in argv if "=" in a), section=verb)
         config.check()
         asked = launched()
+        foresee(asked)
         os.environ |= environment(asked.ranks)
         _quiet()
         train(config, asked)
@@ -278,6 +279,19 @@ def launched() -> Asked:
     return Asked(name, kind, ranks, int(stage) if stage is not None else None, asked.cpu or "--cpu" in own)
 
 
+def foresee(asked: Asked) -> None:
+    """Raise EftError for a launch that the environment already shows to be another than asked for: in an instant,
+    before every rank imports torch. What remains is up to `prove`."""
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    differences = []
+    if started != asked.ranks:
+        differences.append(f"{asked.ranks} ranks were asked for, {started} {'was' if started == 1 else 'were'} started")
+    if asked.kind == "deepspeed" and os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1"):
+        differences.append("ACCELERATE_USE_CPU turns DeepSpeed off")
+    if differences:
+        raise _another_launch(asked, differences)
+
+
 def prove(asked: Asked, args: Any, accelerator: Any = None) -> None:
     """Raise EftError unless the launch is the one that was asked for.
 
@@ -304,13 +318,17 @@ def prove(asked: Asked, args: Any, accelerator: Any = None) -> None:
     if asked.stage is not None and stage is not None and stage != asked.stage:
         differences.append(f"ZeRO stage {asked.stage} was asked for, stage {stage} was set up")
     if differences:
-        raise EftError(
-            "the launch is not what it says",
-            where=f"launch '{asked.name}'",
-            why="; ".join(differences),
-            way_out="launch with one of the files in accelerate_configs/ (cpu_ddp, cpu_zero2, … without GPUs), or with "
-            "'eft sft|kto --launch NAME'; unset ACCELERATE_USE_CPU",
-        )
+        raise _another_launch(asked, differences)
+
+
+def _another_launch(asked: Asked, differences: list[str]) -> EftError:
+    return EftError(
+        "the launch is not what it says",
+        where=f"launch '{asked.name}'",
+        why="; ".join(differences),
+        way_out="launch with one of the files in accelerate_configs/ (cpu_ddp, cpu_zero2, … without GPUs), or with "
+        "'eft sft|kto --launch NAME'; unset ACCELERATE_USE_CPU",
+    )
 
 
 def hold(out: Path, patience: float = 10.0) -> Any:

@@ -116,10 +116,7 @@ def test_templates_that_would_be_served_differently_are_refused() -> None:
     tokenizer = tokenizers.load("random:qwen3")
     plain = tokenizer.chat_template
     row = training_rows.row(0, True)
-    tokenizer.chat_template = (
-        plain.replace("assistant\\n", "assistant\\n<think>\\n") + "{# only with the generation prompt #}"
-    )
-    assert tokenizer.chat_template.count("<think>") == 1
+    tokenizer.chat_template = plain.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n")
     with pytest.raises(EftError, match="another way when an answer follows"):
         data.tokenize([row], tokenizer, {}, Path("x"))
     thinking = "{% if message['role'] == 'assistant' %}<think></think>{% endif %}"
