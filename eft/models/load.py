@@ -32,9 +32,9 @@ SIZES = {
     "hidden_size": 64,
     "intermediate_size": 160,
     "num_hidden_layers": 2,
-    "num_attention_heads": 4,
+    "num_attention_heads": 2,
     "num_key_value_heads": 2,
-    "head_dim": 16,
+    "head_dim": 32,  # the smallest that vLLM's CPU attention has
     "max_position_embeddings": 32768,
     "tie_word_embeddings": True,
 }
