@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from eft.mutators.ast_edits import format_number
 from eft.prompts import current_program
 
-_CHANGE = re.compile(r"Change \d+: '(?P<old>[^\n]*?)' to '(?P<new>[^\n]*?)'(?=\s*(?:\||$))", re.MULTILINE)
+_CHANGE = re.compile(
+    r"Change \d+: '(?P<old>[^\n]*?)' to '(?P<new>[^\n]*?)'(?=\s*(?:\||$|, (?:low|high)\b))", re.MULTILINE
+)
 _SCORE = re.compile(r"^Score:\s*(-?\d+(?:\.\d+)?(?:e-?\d+)?)", re.MULTILINE)
 _LINE_SCORE = re.compile(r"^- (-?\d+(?:\.\d+)?(?:e-?\d+)?)\b[^|]*\|")
 _OUTCOME = re.compile(r"\|\s*(improved|worse|same)\b")

@@ -80,8 +80,9 @@ def test_scores_move_under_mutation(name):
 
 
 JUNK = [
-    "None", "'text'", "True", "float('nan')", "float('inf')", "-1e308", "[]", "[None] * 20", "{}", "[[1, 2], [3]]", "1j",
-    "[[float('nan')] * 3] * 10", "[True] * 20", "[1e400] * 20", "[[10**400] * 2] * 7", "range(20)", "(lambda: 0)",
+    "None", "True", "float('nan')", "float('inf')", "-1e308", "[]", "[None] * 20", "{}", "[[1, 2], [3]]", "1j",
+    "[[float('nan')] * 3] * 10", "[True] * 20", "[1e400] * 20", "[[10**400] * 2] * 7", "range(20)",
+    "(lambda: 0)", "'text'",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A rule for the steps of gradient descent: how far it gets in 40 steps on five smooth functions of two variables.
+"""A rule for the steps of gradient descent: how far it gets in 25 steps on five smooth functions of two variables.
 
 The mean over the functions of the share of the starting height (above the minimum) that is left, in a logarithm. The
 candidate hands back its steps; the path is followed again here.
@@ -8,7 +8,7 @@ import math
 
 from eft.tasks import scoring
 
-STEPS, BIGGEST_STEP = 40, 3.0
+STEPS, BIGGEST_STEP = 25, 3.0
 
 FUNCTIONS = """
 import math
@@ -75,8 +75,8 @@ def score(value):
         start = height(x, y)
         for dx, dy in scoring.points(path, STEPS, 2, "steps", -BIGGEST_STEP, BIGGEST_STEP):
             x, y = min(max(x + dx, -10.0), 10.0), min(max(y + dy, -10.0), 10.0)
-        total += math.log10(1e-6 + height(x, y) / start)
-    left = total / len(PROBLEMS)  # from about -6 (at the minimum) upwards
+        total += math.log10(1e-8 + height(x, y) / start)
+    left = total / len(PROBLEMS)  # from -8 (at the minimum) upwards
     return {"combined_score": math.log1p(math.exp(-left)), "log10_left": left}
 
 

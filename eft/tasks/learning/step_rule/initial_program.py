@@ -6,7 +6,7 @@ BOOST = 0.5
 
 
 def step(gradient, last_step, time):
-    """Change of one coordinate in gradient descent; time counts from 0 to 39."""
+    """Change of one coordinate in gradient descent; time counts from 0 to 24."""
     rate = RATE / (1 + DECAY * time)
     move = -rate * gradient
     move = move + MOMENTUM * last_step

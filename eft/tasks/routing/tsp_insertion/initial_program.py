@@ -1,8 +1,8 @@
 # EVOLVE-BLOCK-START
-DETOUR_GAIN = 1.0
-NEAR_GAIN = 0.5
-CENTER_GAIN = 0.5
-LONG_GAIN = 0.3
+DETOUR_GAIN = 0.2
+NEAR_GAIN = -0.4
+CENTER_GAIN = 0.8
+LONG_GAIN = 0.5
 
 
 def cost(detour, nearest, center, longest):
