@@ -63,10 +63,16 @@ class Source:
         self.tree = tree
         self.parent: dict[ast.AST, ast.AST] = {}
         self.nodes: list[ast.AST] = []
+        # Before Python 3.12 the parts of an f-string have positions that are not theirs.
+        hidden = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
         for node in ast.walk(tree):
             for child in ast.iter_child_nodes(node):
                 self.parent[child] = node
-            if hasattr(node, "lineno") and all(self.allowed[n - 1] for n in range(node.lineno, node.end_lineno + 1)):
+            if (
+                node not in hidden
+                and hasattr(node, "lineno")
+                and all(self.allowed[n - 1] for n in range(node.lineno, node.end_lineno + 1))
+            ):
                 self.nodes.append(node)
         self.modules = {
             (alias.asname or alias.name).split(".")[0]

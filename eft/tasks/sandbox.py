@@ -5,7 +5,7 @@ ones.
 limits on CPU, memory, files, output and wall time, a kernel filter against new processes, signals, sockets and any
 writing (on x86-64 and AArch64), an empty environment, an empty working folder. The worker itself sits in bubblewrap
 where `bwrap` works: own process, network, IPC and mount namespaces in which only the interpreter exists. Where it
-does not, the worker runs plain. `level()` says which of the two it is.
+does not, the worker runs plain. `level()` says which of the two it is; $EFT_SANDBOX (plain, bubblewrap) decides instead.
 
 What this does not cover: in plain mode a candidate can *read* what this user can read (it cannot write, and has no
 network to send it to); memory is limited per process; timing side channels and kernel bugs are out of scope. Task
@@ -42,8 +42,8 @@ from eft.records import Validity
 LEVEL_VARIABLE = "EFT_SANDBOX"  # bubblewrap, plain; unset: bubblewrap where it works
 _LEVELS = ("bubblewrap", "plain")
 _HERE = Path(__file__).parent
-_GRACE_S = 2.0  # what a worker gets beyond a candidate's wall limit before it counts as hung itself
-_START_S = 20.0
+_GRACE_S = 10.0  # what a worker gets beyond a candidate's wall limit before it counts as hung itself
+_START_S = 60.0
 STDERR_BYTES = 2000  # of what was printed, the end is kept
 
 
@@ -322,7 +322,7 @@ def _outcome(head: dict[str, Any], payload: bytes, limits: Limits) -> Outcome:
 _MARK = "EFT_CONTAINED"  # in the environment of everything that a contained run starts, so that all of it can be found
 
 
-def run_contained(evaluator: Path, code: str, *, suffix: str, timeout_s: float, memory_mb: int = 4096) -> Outcome:
+def run_contained(evaluator: Path, code: str, *, suffix: str, timeout_s: float, memory_mb: int = 16384) -> Outcome:
     """Run `evaluate(program_path)` of a foreign evaluator with `code`, both in one sandboxed process tree.
 
     The value is {metrics, artifacts}. Never raises for anything that evaluator or candidate do.

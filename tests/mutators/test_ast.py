@@ -276,10 +276,10 @@ def test_lookahead_evaluates_distinct_edits_and_answers_with_the_best():
 
 def test_lookahead_uses_half_of_its_edits_for_the_history():
     task = find_task("engineering/beam")
-    code = task.seed().strip().replace("WIDTH = 0.3", "WIDTH = 0.25")
-    kept = "## Best edits\n- Change 1: 'WIDTH = 0.3' to 'WIDTH = 0.25' | improved"
+    code = task.seed().strip().replace("WIDTH = 0.4", "WIDTH = 0.35")
+    kept = "## Best edits\n- Change 1: 'WIDTH = 0.4' to 'WIDTH = 0.35' | improved"
     reply = AstMutator(5, lookahead=6, task=task).propose(prompt(kept, code=code), 0)
-    followed = {"WIDTH = 0.2", "WIDTH = 0.15", "WIDTH = 0.225"}
+    followed = {"WIDTH = 0.3", "WIDTH = 0.25", "WIDTH = 0.325"}
     assert all(any(f"\n{line}\n" in p["child_code"] for line in followed) for p in reply.proposals[:3])
     assert len(reply.proposals) == 6
 
