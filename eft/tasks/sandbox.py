@@ -5,7 +5,7 @@ ones.
 limits on CPU, memory, files, output and wall time, a kernel filter against new processes, signals, sockets and any
 writing (on x86-64 and AArch64), an empty environment, an empty working folder. The worker itself sits in bubblewrap
 where `bwrap` works: own process, network, IPC and mount namespaces in which only the interpreter exists. Where it
-does not, the worker runs plain. `level()` says which of the two it is; $EFT_SANDBOX (plain, bubblewrap) decides instead.
+does not, the worker runs plain. `level()` says which of the two it is; $EFT_SANDBOX (plain, bubblewrap) decides it.
 
 What this does not cover: in plain mode a candidate can *read* what this user can read (it cannot write, and has no
 network to send it to); memory is limited per process; timing side channels and kernel bugs are out of scope. Task
