@@ -1,6 +1,8 @@
 """Harvest: the logs of searches, of any number and kind, as one table of transitions.
 
-    eft harvest RUN… -o OUT        RUN: a search's folder, a folder of many searches, a trace file, a gateway journal
+    eft harvest RUN… -o OUT        RUN: a search's folder, a folder of many searches, a trace file, a gateway journal,
+                                   rows in the Finch-Collection's schema (Parquet, JSONL, a folder of them), or such a
+                                   data set on the hub at a pinned revision: hub:ORG/NAME@REVISION
 
 Writes OUT/transitions.parquet, OUT/searches.json (what was found and what was missing, search by search) and
 OUT/manifest.json. Nothing is judged here: every child that a model was asked for becomes a row, with what the logs say
@@ -19,12 +21,13 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from data_tools.readers import gateway, openevolve
+from data_tools.readers import finch, gateway, hub, openevolve
 from data_tools.readers.files import Problems, text
 from data_tools.readers.search import Options, Search, about
 from data_tools.source import start
@@ -41,16 +44,23 @@ SHOWN = 12  # searches told of on the terminal
 class Config(StageConfig):
     positional: ClassVar[str] = "runs"
 
-    runs: list[Path] = Field(default_factory=list, description="Folders or files with the logs of searches.")
+    runs: list[Path] = Field(default_factory=list, description="Folders or files with logs of searches, or hub ids.")
     task: str = Field("", description="Task name, for logs that do not tell (default: the folder's name).")
     domain: str = Field("", description="Domain of the task, for logs that do not tell.")
     role: str = Field("", description="Suite role (train, validation, gate, heldout), for logs that do not tell.")
     release: str = Field("", description="Release of the scaffold, e.g. 0.2.14 (default: told from the logs).")
     diff_pattern: str | None = Field(None, description="The runs' own diff_pattern, where their config set one.")
 
+    @field_validator("runs")
+    @classmethod
+    def _pinned(cls, runs: list[Path]) -> list[Path]:
+        for run in filter(hub.is_hub, runs):  # a recipe says so before hours of work
+            hub.parse(run)
+        return runs
+
 
 def inputs(config: Config) -> list[Path]:
-    return [config.path(p) for p in config.runs]
+    return [p if hub.is_hub(p) else config.path(p) for p in config.runs]
 
 
 def run(config: Config) -> Path:
@@ -60,18 +70,19 @@ def run(config: Config) -> Path:
     if any(out.resolve() == p.resolve() for p in inputs(config)):
         raise UsageError("the output folder is one of the runs", where=out, way_out="give another -o OUT")
     options = Options(config.task, config.domain, config.role, config.release, config.diff_pattern)
-    groups, journals = find(inputs(config))
+    found = find(inputs(config))
 
     start(out)
     report: list[Search] = []
-    write_transitions(out / TABLE, _rows(groups, journals, options, report))
+    write_transitions(out / TABLE, _rows(found, options, report))
     counts = total(report)
     if counts["transitions"] == 0:
         (out / TABLE).unlink(missing_ok=True)
+        logs = "search again with evolution_trace.format: jsonl, include_code: true, buffer_size: 1 " \
+               "and a smaller checkpoint_interval: then a killed run loses nothing"  # fmt: skip
         raise EftError("no transition was found in these logs", where=", ".join(map(str, inputs(config))),
                        why="; ".join(f"{s.name}: {_shortfall(s)}" for s in report[:NAMED]),
-                       way_out="search again with evolution_trace.format: jsonl, include_code: true, buffer_size: 1 "
-                               "and a smaller checkpoint_interval: then a killed run loses nothing")  # fmt: skip
+                       way_out=logs if found.searches or found.journals else "copy the collection again")  # fmt: skip
     manifest.write_json(out / SEARCHES, [_as_json(s) for s in report])
     _say(report, counts)
     manifest.write(
@@ -83,42 +94,66 @@ def run(config: Config) -> Path:
 # ------------------------------------------------------------------------------------------------------------- find
 
 
-def find(paths: list[Path]) -> tuple[list[list[Path]], list[Path]]:
-    """The searches under `paths` (each a list of roots: a resumed run may have several) and the gateway journals.
+@dataclass
+class Found:
+    """What is to be read. `searches`: each a list of roots (a resumed run may have several); `collections`: published
+    rows, with their files."""
+
+    searches: list[list[Path]]
+    journals: list[Path]
+    collections: list[tuple[Search, list[Path]]]
+
+
+def find(paths: list[Path]) -> Found:
+    """The searches, gateway journals and collections under `paths`; a hub id among them is downloaded.
 
     Raises EftError for a path that does not exist or holds nothing that a reader knows.
     """
-    roots: dict[Path, Path] = {}  # resolved -> as given, so that nothing is read twice
-    journals: dict[Path, Path] = {}
-    for path in paths:
+    # resolved -> as given, so that nothing is read twice
+    seen: dict[str, dict[Path, Path]] = {"search": {}, "journal": {}, "rows": {}}
+    files: dict[Path, list[Path]] = defaultdict(list)  # of a collection, by its root
+    origins: dict[Path, str] = {}
+    for named in paths:
+        path = hub.fetch(named) if hub.is_hub(named) else named
         if not path.exists():
             raise EftError("this run does not exist", where=path)
-        before = len(roots) + len(journals)
+        before = sum(map(len, seen.values()))
         found = False
         for kind, place in _walk(path):
             found = True
-            (journals if kind == "journal" else roots).setdefault(place.resolve(), place)
+            if kind == "rows" and place.resolve() not in seen[kind]:
+                root = place if path.is_file() else path if hub.is_hub(named) else place.parent
+                files[root].append(place)
+                origins[root] = str(named) if hub.is_hub(named) else ""
+            seen[kind].setdefault(place.resolve(), place)
         if not found:
             empty = path.is_dir() and not any(path.iterdir()) or path.is_file() and path.stat().st_size == 0
-            raise EftError("there are no search logs here", where=path,
-                           why="it is empty" if empty else f"nothing in it looks like a log of {' or '.join(KNOWN)}",
+            why = finch.why_not(path) or f"nothing in it looks like a log of {KNOWN}"
+            raise EftError("there are no search logs here", where=named, why="it is empty" if empty else why,
                            way_out="name the folder that an OpenEvolve run wrote (the one with checkpoints/, logs/ or "
-                                   "evolution_trace.*), or a gateway journal")  # fmt: skip
-        if len(roots) + len(journals) == before:
+                                   "evolution_trace.*), a gateway journal, or the Finch-Collection")  # fmt: skip
+        if sum(map(len, seen.values())) == before:
             print(f"harvest: {path} was named twice", file=sys.stderr)
+    for root in files:
+        finch.check(files[root])
     # A root inside another one is part of it.
+    roots, journals = seen["search"], seen["journal"]
     top = [r for r in roots if not any(r != other and r.is_relative_to(other) for other in roots)]
-    return _same_search([roots[r] for r in sorted(top)]), [journals[j] for j in sorted(journals)]
+    collections = [(finch.search_of(root, origins[root]), files[root]) for root in sorted(files)]
+    return Found(_same_search([roots[r] for r in sorted(top)]), [journals[j] for j in sorted(journals)], collections)
 
 
-KNOWN = ("OpenEvolve", "the gateway")
+KNOWN = "OpenEvolve or the gateway, or like rows of the Finch-Collection"
 
 
 def _walk(path: Path) -> Iterator[tuple[str, Path]]:
-    """("search", folder or trace file) and ("journal", file) at or below `path`. Links to folders are not followed."""
+    """("search", folder or trace file), ("journal", file) and ("rows", file of a collection) at or below `path`. Links
+    to folders are not followed."""
     if path.is_file():
         if gateway.is_journal(path):
             yield "journal", path
+        elif finch.claims(path):
+            yield "rows", path
         elif openevolve.is_trace(path):
             yield "search", path
         return
@@ -126,10 +161,12 @@ def _walk(path: Path) -> Iterator[tuple[str, Path]]:
     for place, folders, files in os.walk(path):
         folders[:] = sorted(f for f in folders if not f.startswith("."))
         folder = Path(place)
+        published = finch.shards(folder, set(files))
+        yield from (("rows", file) for file in published)
         for name in sorted(files):
             if name.endswith(".jsonl") and gateway.is_journal(folder / name):
                 yield "journal", folder / name
-        # What lies below a search belongs to it; the walk goes on only to find journals.
+        # What lies below a search belongs to it; the walk goes on only to find journals and rows.
         if not any(folder.is_relative_to(c) for c in claimed) and openevolve.claims(folder, set(folders), set(files)):
             claimed.append(folder)
             yield "search", folder
@@ -166,13 +203,11 @@ def _same_search(roots: list[Path]) -> list[list[Path]]:
 # ------------------------------------------------------------------------------------------------------------- read
 
 
-def _rows(
-    groups: list[list[Path]], journals: list[Path], options: Options, report: list[Search]
-) -> Iterator[Transition]:
-    """All transitions, one search in memory at a time; `report` is filled on the way."""
+def _rows(found: Found, options: Options, report: list[Search]) -> Iterator[Transition]:
+    """All transitions, one search in memory at a time, of a collection a few rows; `report` is filled on the way."""
     names: set[str] = set()
-    left, pairs = list(journals), set()
-    for roots in groups:
+    left, pairs = list(found.journals), set()
+    for roots in found.searches:
         search = openevolve.read(roots, options)
         _unique(search, names, roots[0])
         mine = [j for j in left if _belongs(j, search)]
@@ -180,13 +215,17 @@ def _rows(
             left.remove(journal)
             search.rows = gateway.add_reasoning(search.rows, journal, Problems())
         search.counts["with_reasoning"] = sum(bool(r.reasoning) for r in search.rows)
-        own = {gateway.pair(r) for r in search.rows} if journals else set()
+        own = {gateway.pair(r) for r in search.rows} if found.journals else set()
         pairs |= own
         yield from _handed_over(search, report)
         for journal in mine:
             yield from _proposals(journal, options, report, names, known=own, ours=search.about, name=search.name)
     for journal in left:  # the scaffold's own logs are elsewhere, or it is one that we have no reader for
         yield from _proposals(journal, options, report, names, known=pairs)
+    for search, files in found.collections:
+        _unique(search, names, search.roots[0])
+        yield from finch.rows(search, files, options)
+        report.append(search)
 
 
 def _proposals(
@@ -245,14 +284,16 @@ def total(report: list[Search]) -> dict[str, int]:
 def _as_json(search: Search) -> dict:
     return {"name": search.name, "scaffold": search.scaffold, "release": search.release,
             "roots": [str(r) for r in search.roots], "about": search.about, "counts": search.counts,
-            "failures": search.failures, "notes": search.notes, "bad_files": search.problems.found}  # fmt: skip
+            "failures": search.failures, "notes": search.remarks + search.notes,
+            "bad_files": search.problems.found}  # fmt: skip
 
 
 def _shortfall(search: Search) -> str:
-    if search.notes and not search.counts.get("programs"):
+    if search.notes and not search.counts.get("programs") and search.scaffold != "finch":
         return search.notes[0]
-    made = search.counts.get("programs", search.counts.get("replies", 0))
-    kind = "programs (seeds and copies)" if "programs" in search.counts else "replies, no evaluated proposals"
+    made = search.counts.get("programs") or search.counts.get("replies") or search.counts.get("rows", 0)
+    kind = "replies, no evaluated proposals" if "replies" in search.counts else "programs (seeds and copies)"
+    kind = "rows" if "rows" in search.counts else kind
     bad = (
         f", {len(search.problems)} files could not be read (first: {': '.join(search.problems.found[0])})"
         if search.problems
@@ -278,9 +319,13 @@ def _say(report: list[Search], counts: dict[str, int]) -> None:
         if s.scaffold == "gateway":
             say(f"{s.name} (gateway journal): {c['transitions']} proposals as transitions; "
                 f"{c['proposals_in_scaffold']} more are the scaffold's own children")  # fmt: skip
+        elif s.scaffold == "finch":
+            say(f"{s.name} (published rows): {c['rows']} rows of {c['tasks']} tasks; {_kept(c)}")
         else:
             release = f" {s.release}" if s.release else ""
             say(f"{s.name} ({s.scaffold}{release}): {_found(c)}")
+        for remark in s.remarks:
+            say(f"  {remark}")
         for reason, number in list(s.failures.items())[:NAMED]:
             say(f"  failed x{number}: {reason}")
         for note in s.notes:
@@ -292,7 +337,7 @@ def _say(report: list[Search], counts: dict[str, int]) -> None:
     if shown < len(report):
         say(f"… and {len(report) - shown} more logs, see {SEARCHES}")
     if counts["searches"] > 1:
-        say(f"all of them: {_found({'failed_iterations': 0, **counts, 'children': counts['transitions']})}")
+        say(f"all of them: {_found(Counter({'failed_iterations': 0, **counts, 'children': counts['transitions']}))}")
     say(f"harvest: {counts['transitions']} transitions from {counts['searches']} searches")
 
 
@@ -300,7 +345,11 @@ def _found(c: dict[str, int]) -> str:
     """What a search's logs had, in words."""
     failed = f"{c['failed_iterations']} failed" if "failed_iterations" in c else "failed ones not logged"
     recovered = f" ({c['parent_recovered']} recovered from the prompt)" if c["parent_missing"] else ""
-    replayed = ", ".join(f"{c[f'replay_{state}']} {state}" for state in ("match", "mismatch", "unknown"))
     return (f"{c['iterations']} iterations, {failed}, {c['children']} children of {c['programs']} programs; "
-            f"{c['with_prompt']} with prompt, {c['with_response']} with response; "
+            f"{_kept(c, recovered)}")  # fmt: skip
+
+
+def _kept(c: dict[str, int], recovered: str = "") -> str:
+    replayed = ", ".join(f"{c[f'replay_{state}']} {state}" for state in ("match", "mismatch", "unknown"))
+    return (f"{c['with_prompt']} with prompt, {c['with_response']} with response; "
             f"parent missing {c['parent_missing']}{recovered}; replay: {replayed}")  # fmt: skip

@@ -62,9 +62,8 @@ def run(config: Config) -> Path:
 
     def labelled() -> Iterator[Transition]:
         for row in read_transitions(source):
-            row = label(
-                row, eps=config.eps, key=config.score_key, allow_average=not has_key[row.run], features=config.features
-            )
+            keyed = has_key[row.run, row.task]
+            row = label(row, eps=config.eps, key=config.score_key, allow_average=not keyed, features=config.features)
             counts[row.label or "unlabelled"] += 1
             averaged[row.run] += row.score_kind == ScoreKind.AVERAGED
             yield row
@@ -110,14 +109,15 @@ def _name(parent: Verdict | None, child: Verdict | None, delta: float | None, ep
     return str({(False, True): Label.REPAIR, (True, False): Label.BREAKAGE, (False, False): Label.UNRECOVERABLE}[ends])
 
 
-def _survey(source: Path, key: str) -> tuple[dict[str, bool], dict[str, set[str]]]:
-    """Per run: does any program have a score under `key`; and the names of all metrics."""
-    has_key: dict[str, bool] = defaultdict(bool)
+def _survey(source: Path, key: str) -> tuple[dict[tuple[str, str], bool], dict[str, set[str]]]:
+    """Per run and task (a published collection is one run of many tasks): does any program have a score under `key`;
+    and per run the names of all metrics."""
+    has_key: dict[tuple[str, str], bool] = defaultdict(bool)
     names: dict[str, set[str]] = defaultdict(set)
     for row in read_transitions(source):
         for text in (row.parent_metrics, row.child_metrics):
             metrics = json.loads(text) if text else {}
-            has_key[row.run] |= number(metrics.get(key)) is not None
+            has_key[row.run, row.task] |= number(metrics.get(key)) is not None
             names[row.run] |= set(metrics)
     return has_key, names
 

@@ -23,6 +23,7 @@ import click
 import yaml
 from pydantic import Field
 
+from data_tools.readers import hub
 from eft import config as configs
 from eft import manifest, resources, stages
 from eft.errors import EftError, UsageError, nearest
@@ -38,7 +39,9 @@ class Config(configs.StageConfig):
     recipe: str = Field(description="a recipe's folder, or the name of a shipped one")
     form: str = Field("", description="a form of the recipe, such as 'short'")
     root: Path = Field(Path("."), description="where outputs go, instead of the recipe's own root")
-    runs: list[str] = Field(default_factory=list, description="further logs to harvest, beside the collected ones")
+    runs: list[str] = Field(
+        default_factory=list, description="further logs (or hub:ORG/NAME@REVISION) to harvest, beside collected ones"
+    )
     first: str = Field("", description="first stage to run")
     until: str = Field("", description="last stage to run")
 
@@ -82,10 +85,11 @@ def resolve(folder: Path, form: str = "", root: Path | None = None, runs: list[s
         if root is not None:
             config["root"] = str(root)
     if runs and "harvest" in sections:
-        extra = [str(Path(r).expanduser().resolve()) for r in runs]
-        missing = [r for r in extra if not Path(r).exists()]
+        extra = [r if hub.is_hub(r) else str(Path(r).expanduser().resolve()) for r in runs]
+        missing = [r for r in extra if not hub.is_hub(r) and not Path(r).exists()]
         if missing:
-            raise UsageError("there is no such run", where=missing[0], way_out="RUNS and --runs name folders of search logs")
+            raise UsageError("there is no such run", where=missing[0],
+                             way_out="RUNS and --runs name logs of searches, or hub:ORG/NAME@REVISION")  # fmt: skip
         sections["harvest"] = {**sections["harvest"], "runs": [*sections["harvest"].get("runs", []), *extra]}
     return sections
 

@@ -21,6 +21,7 @@ from typing import Any
 from eft.errors import EftError
 
 TABLE = "transitions.parquet"
+BUFFERED = 32 << 20  # characters of rows that wait to be written together
 
 
 class Validity(enum.StrEnum):
@@ -162,13 +163,15 @@ class Table:
     def __init__(self, writer: Any, columns: Any, batch: int) -> None:
         self.count, self._writer, self._columns, self._batch = 0, writer, columns, batch
         self._buffer: list[dict[str, Any]] = []
+        self._characters = 0
 
     def add(self, row: Transition | dict[str, Any], **extra: Any) -> None:
         """Add a row: a dict with the schema's columns, or a Transition; more columns as keywords."""
         values = {n: getattr(row, n) for n in COLUMNS} if isinstance(row, Transition) else row
         self._buffer.append({n: storable(v) if isinstance(v, str) else v for n, v in {**values, **extra}.items()})
         self.count += 1
-        if len(self._buffer) >= self._batch:
+        self._characters += sum(len(v) for v in self._buffer[-1].values() if isinstance(v, str))
+        if len(self._buffer) >= self._batch or self._characters >= BUFFERED:
             self.flush()
 
     def flush(self) -> None:
@@ -177,6 +180,7 @@ class Table:
         if self._buffer:
             self._writer.write_table(pa.Table.from_pylist(self._buffer, schema=self._columns))
             self._buffer.clear()
+            self._characters = 0
 
 
 @contextlib.contextmanager

@@ -35,6 +35,19 @@ def test_further_runs_are_added_to_the_harvest(tmp_path: Path) -> None:
         recipes.resolve(folder, runs=["/does/not/exist"])
 
 
+def test_data_sets_on_the_hub_are_runs_too_where_a_revision_is_pinned(tmp_path: Path) -> None:
+    folder = recipe(tmp_path, data={"harvest": {"runs": [], "output": "h"}})
+    named = "hub:some-org/Finch-Collection@0123456789abcdef0123456789abcdef01234567"
+    harvest = recipes.resolve(folder, runs=[named, str(tmp_path)])["harvest"]
+    assert harvest["runs"] == [named, str(tmp_path.resolve())]
+    config = configs.make(stages.module("harvest").Config, harvest)
+    assert [str(p) for p in stages.module("harvest").inputs(config)][0] == named
+    for loose in ("hub:some-org/Finch-Collection", "hub:some-org/Finch-Collection@main", "hub:Finch-Collection"):
+        harvest = recipes.resolve(folder, runs=[loose])["harvest"]
+        with pytest.raises(UsageError, match="no revision is pinned|no data set on the hub"):
+            configs.make(stages.module("harvest").Config, harvest)
+
+
 @pytest.mark.parametrize(
     "files, form, words",
     [

@@ -56,7 +56,13 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def json_lines(path: Path, problems: Problems) -> Iterator[dict[str, Any]]:
-    """The objects of a .jsonl or .jsonl.gz file, streaming. Bad lines, and a torn end, are noted in `problems`.
+    """The objects of a .jsonl or .jsonl.gz file, streaming. Bad lines, and a torn end, are noted in `problems`."""
+    for _, value in numbered_json_lines(path, problems):
+        yield value
+
+
+def numbered_json_lines(path: Path, problems: Problems) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The same with line numbers, from 1.
 
     OpenEvolve writes one gzip member per record; `gzip` reads on over members, and stops at a torn one.
     """
@@ -75,7 +81,7 @@ def json_lines(path: Path, problems: Problems) -> Iterator[dict[str, Any]]:
                     problems.add(f"{path}, line {number}", f"{torn}{e}")
                     continue
                 if isinstance(value, dict):
-                    yield value
+                    yield number, value
                 else:
                     problems.add(f"{path}, line {number}", f"an object was expected, this is a {type(value).__name__}")
     except (EOFError, zlib.error, gzip.BadGzipFile) as e:
@@ -84,14 +90,21 @@ def json_lines(path: Path, problems: Problems) -> Iterator[dict[str, Any]]:
         problems.add(path, e.strerror or str(e))
 
 
-def first_object(path: Path, limit: int = 4 << 20) -> dict[str, Any]:
-    """The object in the first line of a .jsonl(.gz) file, {} where there is none within `limit` bytes. For sniffing."""
+def first_object(path: Path, limit: int = 4 << 20, lines: int = 1) -> dict[str, Any]:
+    """The first object in the first `lines` lines of a .jsonl(.gz) file; {} where there is none, or only one of more
+    than `limit` bytes. For sniffing."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as f:
-            value = json.loads(f.readline(limit).decode("utf-8", "replace"))
-    except (OSError, EOFError, zlib.error, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+            for _ in range(lines):
+                try:
+                    value = json.loads(f.readline(limit).decode("utf-8", "replace"))
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(value, dict):
+                    return value
+    except (OSError, EOFError, zlib.error):
+        pass
+    return {}
 
 
 def traces_json(path: Path, problems: Problems) -> Iterator[dict[str, Any]]:

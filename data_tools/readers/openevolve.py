@@ -56,7 +56,8 @@ def is_trace(path: Path) -> bool:
         return True
     if FAILURES.search(path.name) or not path.name.endswith((".jsonl", ".jsonl.gz")):
         return False
-    return set(first_object(path)) >= TRACE_KEYS
+    first = set(first_object(path))
+    return first >= TRACE_KEYS and "improvement_label" not in first  # else it is published data, see finch.py
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -27,7 +27,8 @@ class Options:
 
 @dataclass
 class Search:
-    """One search. `counts`: numbers for the report (see the reader); `notes`: what a user should be warned of."""
+    """One search. `counts`: numbers for the report (see the reader); `notes`: what a user should be warned of;
+    `remarks`: what is worth knowing, with nothing amiss."""
 
     name: str
     roots: list[Path]
@@ -38,6 +39,7 @@ class Search:
     counts: dict[str, int] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)  # reason -> iterations that left no program
     notes: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     problems: Problems = field(default_factory=Problems)
 
 
