@@ -10,7 +10,8 @@ of it; `eft label` and `eft clean` judge.
 
 Task, domain, suite role and prompt format of a search come from the `run.json` that our own searches write, else from
 the options below, else the folder's name. Bad files are counted and named, and never stop a harvest. Raises EftError
-for a RUN that does not exist, holds no logs of a known format, or when not one transition can be found in all of them.
+for a RUN that does not exist or holds no logs of a known format, for published rows without a needed column or with an
+unknown label, and when not one transition can be found in all of them.
 """
 
 from __future__ import annotations

@@ -79,7 +79,8 @@ def averaged(
             total = sum(values)
             if math.isfinite(total) or not all(map(math.isfinite, values)):
                 return total / len(values)
-            return sum(v / len(values) for v in values)  # a finite average of numbers too large to add up
+            scale = max(map(abs, values))  # a finite average of numbers too large to add up, rounded as it does
+            return sum(v / scale for v in values) / len(values) * scale
     return None
 
 
