@@ -7,10 +7,12 @@ import json
 import math
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from eft import records
 from eft.errors import EftError
 from eft.records import COLUMNS, Transition, code_hash, read_transitions, to_json, write_transitions
 
@@ -30,6 +32,15 @@ def test_round_trip_of_any_text(tmp_path: Path, batch: list[Transition]) -> None
             if isinstance(x, str):
                 x = x.encode("utf-8", "replace").decode()  # lone surrogates are the one thing that text cannot keep
             assert x == y, name
+
+
+def test_long_rows_do_not_wait_for_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "BUFFERED", 3000)
+    one = Transition(**{f.name: {"str": "x" * 40, "int": 1}.get(f.type) for f in dataclasses.fields(Transition)})
+    assert write_transitions(tmp_path / "transitions.parquet", [one] * 9) == 9
+    with pq.ParquetFile(tmp_path / "transitions.parquet") as file:
+        groups = [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)]
+    assert sum(groups) == 9 and len(groups) > 2
 
 
 values = st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v))

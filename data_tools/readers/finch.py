@@ -46,6 +46,7 @@ SUFFIXES = (".parquet", ".jsonl", ".jsonl.gz")
 LABELS = {"improved": Label.IMPROVED, "nochange": Label.NO_CHANGE, "unchanged": Label.NO_CHANGE,
           "regressed": Label.REGRESSED}  # fmt: skip
 BATCH = 64  # rows decoded at once: a row may hold a prompt of 32,768 tokens
+_POINTER = b"version https://git-lfs"
 SNIFFED = 4  # lines of a JSONL file that may be torn before the first one that tells what it is
 
 
@@ -62,6 +63,9 @@ def columns(path: Path) -> set[str]:
     try:
         if path.stat().st_size == 0:
             raise Unreadable("the file is empty")
+        with open(path, "rb") as f:
+            if f.read(len(_POINTER)) == _POINTER:
+                raise Unreadable("a Git LFS pointer, not the file itself: 'git lfs pull' brings it")
         return set(pq.read_schema(path).names)
     except (pa.ArrowException, OSError, ValueError) as e:
         raise Unreadable(f"not Parquet, or cut off: {e}") from None

@@ -253,6 +253,10 @@ class TestBadInput:
         for lonely in (torn, data / "d.parquet"):
             with pytest.raises(EftError, match="not Parquet, or cut off|it is empty"):
                 harvested(lonely, out=tmp_path / "x")
+        for shard in data.iterdir():
+            shard.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n")
+        with pytest.raises(EftError, match=r"a\.parquet: a Git LFS pointer"):
+            harvested(tmp_path / "c", out=tmp_path / "x")
 
     def test_damage_in_the_middle_costs_a_row_group(self, tmp_path):
         file = parquet(tmp_path / "x.parquet", [row(n) for n in range(1, 13)], row_group_size=4, compression="zstd")
