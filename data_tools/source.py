@@ -33,9 +33,6 @@ def start(out: Path) -> None:
 
     Raises EftError where the folder cannot be made.
     """
-    try:
-        with manifest.clear_disk_errors(out):
-            out.mkdir(parents=True, exist_ok=True)
-            (out / manifest.NAME).unlink(missing_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise UsageError("the output must be a folder", where=out, why="a file is in the way") from None
+    with manifest.clear_disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        (out / manifest.NAME).unlink(missing_ok=True)

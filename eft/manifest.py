@@ -20,20 +20,23 @@ from pathlib import Path
 from typing import Any
 
 from eft import __version__
-from eft.errors import EftError
+from eft.errors import EftError, UsageError
 
 NAME = "manifest.json"
 
 
 @contextlib.contextmanager
 def clear_disk_errors(where: Path) -> Iterator[None]:
-    """Turn a full disk, a read-only or a forbidden folder into one clear EftError; what was finished stays."""
+    """Turn a full disk, a read-only or forbidden folder, a file in the way into one clear EftError; what was finished stays."""
     try:
         yield
     except OSError as e:
         if e.errno in (errno.ENOSPC, errno.EDQUOT):
             raise EftError("the disk is full", where=where, way_out="free space and run the same command again; "
                            "finished outputs are kept") from e  # fmt: skip
+        if e.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
+            kind = "folder" if e.errno == errno.EISDIR else "file"
+            raise UsageError("the output cannot be written", where=where, why=f"a {kind} is in the way") from e
         if e.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
             raise EftError("the output cannot be written", where=where, why=e.strerror) from e
         raise

@@ -83,6 +83,16 @@ def test_disk_errors_are_one_clear_message(tmp_path: Path, code: int, words: str
         raise OSError(code, os.strerror(code))
 
 
+def test_a_file_where_a_folder_must_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("mine")
+    for out in (tmp_path / "f" / "x", tmp_path / "f" / "deeper" / "x"):
+        with pytest.raises(EftError, match="a file is in the way"):
+            manifest.write_text(out, "new")
+        with pytest.raises(EftError, match="a file is in the way"), manifest.building(out):
+            pass
+    assert (tmp_path / "f").read_text() == "mine"
+
+
 def test_json_refuses_nan(tmp_path: Path) -> None:
     with pytest.raises(ValueError):
         manifest.write_json(tmp_path / "x.json", {"a": float("nan")})

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,6 +174,6 @@ def mapping(value: Any) -> dict[str, Any]:
 
 def integer(value: Any, default: int) -> int:
     """`value` as an int that fits 64 bits, else `default`. Booleans are no numbers."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return default
-    return int(value) if abs(value) < INT64 else default
+    return int(value) if -INT64 < value < INT64 else default  # no NaN passes

@@ -193,6 +193,10 @@ def finished(spec: SearchSpec) -> SearchResult | None:
 
 def finite(value: Any) -> float | None:
     """`value` as a finite float, or None: results are strict JSON, which has no NaN and no infinity."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an int beyond any float
+        return None
+    return number if math.isfinite(number) else None

@@ -62,7 +62,12 @@ def _judge(task: Task, metrics: dict[str, Any], artifacts: dict[str, Any], secon
     """Decide whether the metrics are a score at all."""
 
     def real(value: Any) -> float | None:
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        try:
+            return float(value)
+        except OverflowError:  # an int beyond any float
+            return math.inf
 
     def invalid(validity: Validity) -> Evaluation:
         return Evaluation(metrics, validity, None, None, artifacts, seconds)

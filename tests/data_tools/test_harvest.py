@@ -336,6 +336,12 @@ class TestBadInput:
         row = harvested(tmp_path / "run", out=tmp_path / "h")[0][0]
         assert json.loads(row.child_metrics) == {"combined_score": "NaN", "loss": "Infinity"}
 
+    def test_integers_beyond_any_float(self, tmp_path):
+        odd = {"iteration_found": 10**400, "generation": -(10**400), "timestamp": 10**400}
+        records = [seed_json(), program_json(child(1)), {**program_json(child(2)), **odd}]
+        checkpoint(tmp_path / "run", 10, records)
+        assert len(harvested(tmp_path / "run", out=tmp_path / "h")[0]) == 2
+
     def test_a_torn_trace_keeps_the_records_before_the_tear(self, tmp_path):
         for name in ("evolution_trace.jsonl", "evolution_trace.jsonl.gz"):
             run = tmp_path / name.replace(".", "_")
@@ -372,7 +378,7 @@ class TestBadInput:
         assert (tmp_path / "run" / "checkpoints").is_dir()
         (tmp_path / "file").write_text("mine")
         for out in (tmp_path / "file", tmp_path / "file" / "below"):
-            with pytest.raises(UsageError, match="must be a folder"):
+            with pytest.raises(UsageError, match="a file is in the way"):
                 harvested(tmp_path / "run", out=out)
         assert (tmp_path / "file").read_text() == "mine"
 

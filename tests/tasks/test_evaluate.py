@@ -85,6 +85,7 @@ def test_contained_evaluators_that_misbehave(make):
         ("return None", Validity.ERROR),
         ("return {}", Validity.NO_SCORE),
         ("return {'combined_score': float('inf')}", Validity.NON_FINITE),
+        ("return {'combined_score': 10**400}", Validity.NON_FINITE),
         ("return {'combined_score': 1.0, 'validity': 0.0}", Validity.INCORRECT),
         ("return {'combined_score': 0.0, 'error': 'no luck'}", Validity.ERROR),
         ("return {'combined_score': 0.0, 'timeout': True}", Validity.TIMEOUT),
