@@ -11,7 +11,9 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from eft.errors import EftError, UsageError
 
@@ -114,23 +116,17 @@ def to_json(results: Results) -> dict[str, Any]:
     return {"format": FORMAT, **clean(dataclasses.asdict(results))}
 
 
-T = TypeVar("T")
-
-
-def _make(cls: type[T], value: Any) -> T:
-    """`cls` from a JSON object; unknown keys are left out, lists become tuples."""
-    known = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in value.items() if k in known})
-
-
 def from_json(data: dict[str, Any]) -> Results:
-    """The reverse of `to_json`. Raises KeyError, TypeError or AttributeError on anything else; `load` is for files."""
-    parts = {
-        "tasks": tuple(_make(TaskInfo, t) for t in data.get("tasks", ())),
-        "mutators": tuple(_make(MutatorInfo, m) for m in data.get("mutators", ())),
-        "searches": tuple(_make(Search, s) for s in data.get("searches", ())),
-    }
-    return _make(Results, {**data, **parts})
+    """The reverse of `to_json`; unknown keys are left out. Raises ValidationError on anything else; `load` is for files."""
+    return TypeAdapter(Results).validate_python({"tasks": (), "mutators": (), "searches": (), **data})
+
+
+def _finite(literal: str) -> float:
+    """What json.load makes of a number with a point; NaN, infinities and what overflows to them are no results."""
+    value = float(literal)
+    if not math.isfinite(value):
+        raise ValueError(f"{literal[:20]} is not a finite number")
+    return value
 
 
 def load(path: Path) -> Results:
@@ -140,12 +136,12 @@ def load(path: Path) -> Results:
     """
     file = path / NAME if path.is_dir() else path
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(file.read_text(encoding="utf-8"), parse_float=_finite, parse_constant=_finite)
     except FileNotFoundError:
         raise UsageError(
             "there are no results", where=file, way_out="run 'eft evaluate' first, or name its output folder"
         ) from None
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise EftError(
             "the results cannot be read", where=file, why=str(e), way_out="run 'eft evaluate' again"
         ) from None
@@ -155,5 +151,7 @@ def load(path: Path) -> Results:
         raise EftError(f"results of format {data['format']}, this release reads {FORMAT}", where=file)
     try:
         return from_json(data)
-    except (KeyError, TypeError, AttributeError) as e:
-        raise EftError("the results are damaged", where=file, why=str(e), way_out="run 'eft evaluate' again") from None
+    except ValidationError as e:
+        first = e.errors()[0]
+        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise EftError("the results are damaged", where=file, why=why, way_out="run 'eft evaluate' again") from None

@@ -168,6 +168,12 @@ NO_RESULTS = {
     '{"searches": [], "format": 9}': "format 9",
     '{"searches": [3]}': "damaged",
     '{"searches": [{"mutator": "a"}]}': "damaged",
+    '{"searches": [], "planned": null}': "planned",
+    '{"searches": [], "config": 5}': "config",
+    '{"searches": [], "started": NaN}': "not a finite number",
+    '{"searches": [], "seconds": 1e999}': "not a finite number",
+    '{"searches": [{"mutator": "a", "task": "t", "seed": 0, "best_raw": "x"}]}': "searches.0.best_raw",
+    "[" * 100_000: "cannot be read",
 }
 
 
