@@ -7,7 +7,9 @@ Precedence: defaults < --config FILE < --set a.b=value < options. Nothing heavy 
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -166,6 +168,7 @@ def main() -> None:
     """Entry point: EftError becomes one clear message and exit code 1 or 2, anything else is a traceback (a bug)."""
     try:
         cli(standalone_mode=False)
+        sys.stdout.flush()
     except EftError as e:
         click.echo(f"error: {e}", err=True)
         sys.exit(e.exit_code)
@@ -179,6 +182,12 @@ def main() -> None:
     except click.ClickException as e:
         e.show()
         sys.exit(2)
+    except OSError as e:  # outputs are guarded where they are written (eft.manifest): this is standard output
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        click.echo("error: the disk is full\n  where: standard output, or a temporary folder", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered would fail again at exit
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -167,7 +167,13 @@ def _copy(name: str, target: Path) -> None:
     source = resources.path(kind, name)
     if target.exists():
         raise UsageError("the target exists already", where=target, way_out="name a new folder or file")
-    with manifest.clear_disk_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+    if source.is_dir():
+        with manifest.building(target) as aside:
+            for file in sorted(p for p in source.rglob("*") if p.is_file()):
+                copy = aside / file.relative_to(source)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, copy)
+    else:
+        with manifest.atomic_file(target) as aside:
+            shutil.copy(source, aside)
     click.echo(f"{source} -> {target}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,3 +53,12 @@ def test_bad_requests_are_one_message(eft, tmp_path: Path, args: tuple, code: in
     done = eft(*args, cwd=tmp_path)
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
     assert words in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("args", [("tasks",), ("tasks", "--json"), ("recipes", "list")])
+def test_a_full_disk_behind_standard_output(args: tuple) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "eft.cli", *args]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and done.stderr.startswith("error: the disk is full") and "Exception" not in done.stderr

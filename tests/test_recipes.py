@@ -87,3 +87,6 @@ def test_copy_then_list(eft, tmp_path: Path) -> None:
     again = eft("recipes", "copy", "smoke", tmp_path / "mine")
     assert again.returncode == 2 and "exists already" in again.stderr
     assert "recipes/smoke" in eft("recipes", "list").stdout
+    for name in ("smoke", "zero2.yaml"):
+        under = eft("recipes", "copy", name, tmp_path / "mine" / "sft.yaml" / "x")
+        assert under.returncode == 2 and "a file is in the way" in under.stderr and "Traceback" not in under.stderr
