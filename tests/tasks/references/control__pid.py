@@ -1,17 +1,26 @@
 """The witness of the best known value of control/pid.
 
-Ours: a stronger hand-written rule, its constants tuned by differential evolution and Nelder-Mead.
+Ours: the best program found by long searches with the ast mutator.
 """
+
+# EVOLVE-BLOCK-START
+P_GAIN = 9.71
+I_GAIN = -0.071
+D_GAIN = 3.4
+TARGET_GAIN = 0.21
 
 
 def control(error, total, change, target):
-    force = (
-        11.55272449 * error
-        + 6.434971548 * total
-        + 3.726097893 * change
-        + -2.48131716 * target
-        + -1.100799999 * target * target
-        + 0.3193936204 * error * abs(error)
-    )
-    force = force + 0.1283132003 * change * abs(change) + 1.303970924 * abs(target)
-    return force + -0.8961731904 * error * abs(target)
+    """Force on a mass with a spring; error = target - position."""
+    force = P_GAIN * error
+    force = force + I_GAIN * total
+    force = force + 0.1
+    force = force + D_GAIN * change
+    force = force + TARGET_GAIN * max(target, 0.5)
+    force = force * (1 + 0.5 * TARGET_GAIN)
+    force = force + 0.5
+    force = force + 0.161 * force * total
+    return force
+
+
+# EVOLVE-BLOCK-END

@@ -4,7 +4,6 @@ Ours: a stronger hand-written rule, its constants tuned by differential evolutio
 """
 
 
-
 def smooth(sample, level, trend):
     ahead = level + 0.006923513882 * trend
     surprise = sample - ahead
