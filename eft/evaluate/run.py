@@ -44,6 +44,7 @@ from eft.evaluate.terminal import show
 from eft.evaluate.text import duration, plural
 from eft.models.load import locate
 from eft.search.spec import finished
+from eft.tasks.evaluate import check_seed
 from eft.tasks.task import Task
 
 __all__ = ["Config", "inputs", "run"]
@@ -228,6 +229,10 @@ def run(config: Config) -> Path:
     searches = plural(len(plan.specs), "search")
     say(f"{' x '.join(size)}, {plural(config.iterations, 'proposal')} each: {searches}, {done} done already")
     reasons: dict[str, str] = {}
+    waiting = {str(s.task) for g in plan.groups for s in g.pending()}
+    for task in plan.tasks.values():
+        if str(task.folder) in waiting:
+            check_seed(task)
 
     def record() -> Results:
         """Write what stands by now; a report can be made of it at any moment."""

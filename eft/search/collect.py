@@ -141,16 +141,12 @@ def _estimate(config: Config, found: list[tuple[SearchSpec, Any]]) -> float:
 
     Raises EftError for a task whose seed program is not valid: a search from there has nothing to improve.
     """
-    from eft.tasks.evaluate import evaluate
+    from eft.tasks.evaluate import check_seed
 
     seconds = {}
     for _, task in found:
         if task.name not in seconds:
-            evaluation = evaluate(task, task.seed())
-            if evaluation.score is None:
-                raise EftError("the initial program of this task does not evaluate", where=task.folder,
-                               why=f"{evaluation.validity}: {evaluation.metrics.get('error', '')}")  # fmt: skip
-            seconds[task.name] = evaluation.seconds
+            seconds[task.name] = check_seed(task).seconds
     evaluations = 1 + (config.mutator.lookahead if config.mutator.base_url is None else 0)
     # 0.05 s: what OpenEvolve, gateway and journal take per candidate on one core; 1 s: a search's start and end
     each = [1.0 + config.iterations * (0.05 + evaluations * seconds[task.name]) for _, task in found]

@@ -58,6 +58,15 @@ def evaluate(task: Task, code: str, *, cache: Path | None = None) -> Evaluation:
     return result
 
 
+def check_seed(task: Task) -> Evaluation:
+    """The evaluation of a task's seed program. Raises EftError where it is not valid: nothing there to improve."""
+    found = evaluate(task, task.seed())
+    if found.score is None:
+        raise EftError("the initial program of this task does not evaluate", where=task.folder,
+                       why=f"{found.validity}: {found.metrics.get('error', '')}")  # fmt: skip
+    return found
+
+
 def _judge(task: Task, metrics: dict[str, Any], artifacts: dict[str, Any], seconds: float) -> Evaluation:
     """Decide whether the metrics are a score at all."""
 

@@ -178,6 +178,16 @@ def test_what_cannot_work_is_said_first(tmp_path):
     assert "the same name" in wrong(tmp_path, tasks=[TASK, TASK])
 
 
+@pytest.mark.integration
+def test_a_task_whose_evaluator_is_broken_is_said_first(tmp_path):
+    task = tmp_path / "task"
+    task.mkdir()
+    (task / "initial_program.py").write_text("x = 1\n")
+    (task / "evaluator.py").write_text("def evaluate(path:\n")
+    with pytest.raises(EftError, match="does not evaluate"):
+        evaluate.run(Config(**options(tmp_path, None, tasks=[str(task)])))
+
+
 def test_a_server_of_other_models(tmp_path, endpoint):
     message = wrong(tmp_path, mutators={"m": {"model": "other", "base_url": endpoint.base_url}})
     assert "does not serve 'other'" in message and "it serves: toy" in message
