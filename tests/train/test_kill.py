@@ -108,3 +108,19 @@ def test_every_kind_of_training_continues_exactly(verb: str, changes: dict, here
     whole = here(verb, output="whole", **changes)
     assert continued.losses == whole.losses
     assert training.largest_difference(continued.out / "final", whole.out / "final") == 0.0
+
+
+def test_killed_after_the_last_step_only_finishes(here, monkeypatch: pytest.MonkeyPatch) -> None:
+    from eft.train import loop
+
+    def killed(*args) -> None:
+        raise Crash
+
+    monkeypatch.setattr(loop, "finish", killed)
+    with pytest.raises(Crash):
+        here("sft", output="broken", steps=3)
+    monkeypatch.undo()
+    continued, whole = here("sft", output="broken", steps=3), here("sft", output="whole", steps=3)
+    assert continued.counts["resumed_from_step"] == 3 and continued.losses == whole.losses
+    assert continued.counts["eval_loss"] == whole.counts["eval_loss"]
+    assert training.largest_difference(continued.out / "final", whole.out / "final") == 0.0

@@ -109,3 +109,18 @@ def test_launches_that_would_train_something_else_are_refused(form: str, root: P
     assert done.returncode != 0
     assert "the launch is not what it says" in done.stderr and words in done.stderr, done.stderr[-3000:]
     assert not (root / "sft" / "final").exists() and not (root / "sft" / "losses.jsonl").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["full", "lora"])
+@pytest.mark.parametrize("name", NAMES)
+def test_killed_ranks_continue_exactly(name: str, lora: dict | None, root: Path) -> None:
+    whole = training.recipe(root, "sft", output="whole", launch=name, micro_batch=2, lora=lora)
+    broken = training.recipe(root, "sft", output="broken", launch=name, micro_batch=2, lora=lora)
+    assert training.accelerate(name, "eft.train.sft", whole).returncode == 0
+    assert training.accelerate(name, "killed_after_step_4", broken).returncode != 0
+    assert not (root / "broken" / "final").exists()
+    done = training.accelerate(name, "eft.train.sft", broken)
+    assert done.returncode == 0 and "continuing from" in done.stderr, done.stderr[-3000:]
+    assert losses(root, "whole") == losses(root, "broken")
+    assert training.largest_difference(root / "whole" / "final", root / "broken" / "final") == 0.0
