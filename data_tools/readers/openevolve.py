@@ -23,7 +23,7 @@ from data_tools.readers import runlog
 from data_tools.readers.files import Problems, Unreadable, first_object, integer, json_lines, mapping, read_object, text
 from data_tools.readers.openevolve_programs import gather, release_of
 from data_tools.readers.openevolve_rows import rows_of
-from data_tools.readers.search import Options, Search, about, run_name
+from data_tools.readers.search import Options, Search, about, damage, run_name
 from eft import edits
 
 CHECKPOINT = re.compile(r"checkpoint_(\d+)$")
@@ -131,6 +131,10 @@ def read(roots: list[Path], options: Options) -> Search:
     found = files_of(roots)
     ours = next((a for a in map(about, roots) if a), {})
     search = Search(text(ours.get("search")) or run_name(roots[0]), roots, "openevolve", about=ours)
+    for root in roots:
+        if torn := damage(root):
+            search.problems.add(*torn)
+            search.notes.append(f"{torn[0].name} cannot be read, so the suite role of these rows is not known")
     base = [r if r.is_dir() else r.parent for r in roots]
     pieces, seen = gather(found.traces, [path for _, path in found.programs], search.problems, base)
     last, keys = _checkpoint_metadata(found.checkpoints, search.problems)

@@ -62,3 +62,16 @@ def about(root: Path) -> dict[str, Any]:
     except Unreadable:
         return {}
     return found if "task" in found else {}
+
+
+def damage(root: Path) -> tuple[Path, str] | None:
+    """The folder's `run.json` and why it cannot be read, None where it can or there is none. With it goes the suite role,
+    which keeps held-out searches out of training data, so its loss must not be silent."""
+    file = (root.parent if root.is_file() else root) / RUN_FILE
+    if not file.is_file():
+        return None
+    try:
+        read_object(file)
+    except Unreadable as e:
+        return file, f"{e}: task, domain and suite role are not known from it; give --task and --role"
+    return None

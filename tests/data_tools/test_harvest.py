@@ -293,6 +293,14 @@ class TestReport:
         rows, counts = harvested(tmp_path / "one", tmp_path / "two", out=tmp_path / "h")
         assert counts["searches"] == 2 and {r.task for r in rows} == {"one", "two"}
 
+    @pytest.mark.parametrize("damage", ['{"task": "t", "ro', "[1]", ""])
+    def test_a_torn_run_file_is_named_since_the_role_goes_with_it(self, tmp_path, capsys, damage):
+        trace(tmp_path / "run" / "evolution_trace.jsonl", [trace_json(child(1))])
+        (tmp_path / "run" / "run.json").write_text(damage)
+        rows, counts = harvested(tmp_path / "run", out=tmp_path / "h")
+        assert len(rows) == 1 and rows[0].suite_role == "" and counts["bad_files"] == 1
+        assert "suite role" in capsys.readouterr().err
+
     def test_options_for_logs_that_do_not_tell(self, tmp_path):
         trace(tmp_path / "run" / "evolution_trace.jsonl", [trace_json(child(1))])
         row = harvested(tmp_path / "run", out=tmp_path / "h", task="t", domain="d", role="train")[0][0]
