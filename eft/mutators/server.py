@@ -180,7 +180,8 @@ def run(config: Config) -> dict[str, Any]:
     options["loras"] = {name: config.path(path).resolve() for name, path in config.loras.items()}
     model = config.model if config.hub else config.path(config.model)
     log = config.path(config.log) if config.log else None
-    before = signal.signal(signal.SIGTERM, interrupt)
+    # SIGINT as well: a shell starts background jobs with SIGINT ignored, and Python then raises nothing on Ctrl-C's signal.
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     seconds = None
     try:
         with serving(model, log=log, args=tuple(config.args), **options) as server:
@@ -193,5 +194,6 @@ def run(config: Config) -> dict[str, Any]:
             raise
         print("serve: stopped", file=sys.stderr)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return {"model": str(model), "start_seconds": round(seconds or 0.0, 1)}

@@ -146,6 +146,8 @@ def test_candidates_are_alike(level):
 
 
 def test_nothing_is_left_behind(level):
+    sandbox.close()
+    others = {p.pid for p in psutil.Process().children(recursive=True)}  # a served model of other tests, say
     run("return 1")
     before = {p.pid for p in psutil.Process().children(recursive=True)}
     with sandbox._borrow(level) as worker:
@@ -155,7 +157,7 @@ def test_nothing_is_left_behind(level):
     after = {p.pid for p in psutil.Process().children(recursive=True)}
     assert after == before
     sandbox.close()
-    assert not psutil.Process().children(recursive=True)
+    assert {p.pid for p in psutil.Process().children(recursive=True)} <= others
 
 
 def test_orphans_are_ended_where_there_is_no_kernel_filter(tmp_path):
