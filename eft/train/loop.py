@@ -111,7 +111,8 @@ def plan(run: Run, prepared: data.Prepared, model: Any) -> None:
 
     args, config, asked = run.args, run.config, run.asked
     args.max_steps = prepared.steps
-    args.warmup_steps = math.ceil(config.warmup * prepared.steps)
+    # Rounded down: TRL's first warmup step has a learning rate of zero, which a training of four steps cannot afford.
+    args.warmup_steps = int(config.warmup * prepared.steps)
     if prepared.validation is None:
         args.eval_strategy = type(args.eval_strategy)("no")
     args.eval_steps = prepared.steps
