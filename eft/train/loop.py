@@ -7,7 +7,6 @@ finish(run, trainer)   OUT/final (a model folder), OUT/manifest.json; the checkp
 
 from __future__ import annotations
 
-import math
 import os
 import resource
 import shutil
