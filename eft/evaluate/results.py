@@ -38,11 +38,20 @@ class TaskInfo:
     best_known: float | None = None
     best_known_source: str = ""
     isolation: str = ""
+    has_hidden: bool = False  # are there instances that no candidate sees during a search?
+    hidden_start_raw: float | None = None  # on the hidden instances; a search's own measurement goes before it
+    hidden_best_known: float | None = None
+    fingerprint: str = ""  # of everything that decides a score; tells two versions of a task apart
 
 
 @dataclass(frozen=True)
 class MutatorInfo:
-    """A contender. `of`: the mutator whose replies `best_of_n` samples. `error`: why it could not run at all."""
+    """A contender. `of`: the mutator whose replies `best_of_n` samples. `error`: why it could not run at all.
+
+    `edit`: the form of its edits (diff, rewrite), "" for the evaluation's. `trained_on`: domains of its training data,
+    empty where its provenance does not say. A `served` control is a format control: a model that was trained on as many
+    random valid edits.
+    """
 
     name: str
     kind: str = "served"  # served | ast | best_of_n
@@ -51,6 +60,17 @@ class MutatorInfo:
     of: str = ""
     lookahead: int = 0
     error: str = ""
+    edit: str = ""
+    trained_on: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One edit on the way from the start program to the best one. `raw`: the search's metric after it."""
+
+    proposal: int  # from 1
+    raw: float | None
+    diff: str  # unified, parent -> child
 
 
 @dataclass(frozen=True)
@@ -60,6 +80,10 @@ class Search:
     `curve`: the raw metric of the best program so far after 0 (the start program), 1, 2, … proposals; None where it is
     not known. `gain`: sum over proposals of the positive parts of (child - parent), in units of the gap. Tokens are
     None where the server did not bill them. `seconds`: wall time of the search.
+
+    `final_*`: the best program on the task's hidden instances, evaluated once after the search; `start_final_raw`: the
+    start program there. `final_raw` None beside a `start_final_raw`: the best program failed on them. All three None:
+    results of a release that did not measure it.
     """
 
     mutator: str
@@ -81,6 +105,12 @@ class Search:
     seconds: float = 0.0
     examples: dict[str, str] = field(default_factory=dict)  # failure reason -> one reply (cut short)
     best_diff: str = ""  # start program -> best program, unified
+    scaffold: str = ""  # "": the evaluation's
+    final_score: float | None = None
+    final_raw: float | None = None
+    start_final_raw: float | None = None
+    sandbox: str = ""  # what the candidates were contained by, in words; "": not recorded
+    lineage: tuple[Step, ...] = ()  # the edits that made the best program, oldest first; () where they are not known
 
     @property
     def valid(self) -> int:
