@@ -1,7 +1,7 @@
 """Host of one foreign evaluation: load evaluator.py, call evaluate(program), send the result as JSON. Run as a script.
 
-Arguments: evaluator, program, memory limit in MB, number of the open descriptor for the result. The result is
-{metrics, artifacts} or {error}. An evaluator may return a dict or an OpenEvolve EvaluationResult.
+Arguments: evaluator, program, memory limit in MB, number of the open descriptor for the result,
+and `hidden` for the hidden instances. The result is {metrics, artifacts} or {error}. An evaluator may return a dict or an OpenEvolve EvaluationResult.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
         module = importlib.util.module_from_spec(spec)
         sys.modules["evaluation_module"] = module
         spec.loader.exec_module(module)
-        result = module.evaluate(program)
+        result = module.evaluate(program, hidden=True) if sys.argv[5:] == ["hidden"] else module.evaluate(program)
         if isinstance(result, dict):
             value = {"metrics": plain(result), "artifacts": {}}
         else:

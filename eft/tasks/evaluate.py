@@ -42,16 +42,20 @@ class Evaluation:
     seconds: float = 0.0
 
 
-def evaluate(task: Task, code: str, *, cache: Path | None = None) -> Evaluation:
+def evaluate(task: Task, code: str, cache: Path | None = None, hidden: bool = False) -> Evaluation:
     """Score `code`. `cache`: a JSONL file, appended to, that answers for programs it has seen.
 
-    Never raises for anything that the program does; raises EftError where the evaluator itself cannot be used.
+    `hidden`: on the task's hidden instances, for a final score; never during a search. Never raises for anything that
+    the program does; raises EftError where the evaluator itself cannot be used, or has no hidden instances.
     """
-    key = f"{task.name}\0{code_hash(code)}"
+    if hidden and not task.has_hidden:
+        raise EftError("this task has no hidden instances", where=task.evaluator,
+                       why="its evaluate() takes no `hidden`", way_out="ask task.has_hidden first")  # fmt: skip
+    key = f"{task.name}\0{'hidden:' if hidden else ''}{code_hash(code)}"
     if cache is not None and (known := _lookup(cache, key)) is not None:
         return known
     started = time.monotonic()
-    metrics, artifacts = _isolated(task, code) if task.isolation == "isolated" else _contained(task, code)
+    metrics, artifacts = (_isolated if task.isolation == "isolated" else _contained)(task, code, hidden)
     result = _judge(task, metrics, artifacts, round(time.monotonic() - started, 6))
     if cache is not None:
         _append(cache, key, result)
@@ -101,7 +105,7 @@ def _judge(task: Task, metrics: dict[str, Any], artifacts: dict[str, Any], secon
 
 
 @memo
-def _evaluator(file: Path) -> Callable[[str], dict]:
+def _evaluator(file: Path) -> Callable[..., dict]:
     """The `evaluate` of an isolated task's evaluator."""
     spec = importlib.util.spec_from_file_location(f"eft_evaluator_{file.parent.name}", file)
     module = importlib.util.module_from_spec(spec)
@@ -114,13 +118,13 @@ def _evaluator(file: Path) -> Callable[[str], dict]:
     return module.evaluate
 
 
-def _isolated(task: Task, code: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _isolated(task: Task, code: str, hidden: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     descriptor, name = tempfile.mkstemp(prefix="eft-program-", suffix=task.initial_program.suffix)
     try:
         with os.fdopen(descriptor, "wb") as f:
             f.write(code.encode("utf-8", "surrogatepass"))
         try:
-            result = _evaluator(task.evaluator)(name)
+            result = _evaluator(task.evaluator)(name, **({"hidden": True} if hidden else {}))
         except EftError:
             raise
         except Exception as e:  # a scorer that a candidate's data can break is a bug, but no reason to end a search
@@ -134,9 +138,10 @@ def _isolated(task: Task, code: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return dict(result), result.artifacts if isinstance(result, scoring.Scored) else {}
 
 
-def _contained(task: Task, code: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _contained(task: Task, code: str, hidden: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     suffix = task.initial_program.suffix
-    outcome = sandbox.run_contained(task.evaluator, code, suffix=suffix, timeout_s=task.timeout_s)
+    outcome = sandbox.run_contained(task.evaluator, code, suffix=suffix, timeout_s=task.timeout_s,
+                                    hidden=hidden)  # fmt: skip
     if outcome.validity is not Validity.VALID:
         failed = scoring.failed(outcome.validity, outcome.error, outcome.stderr)
         return dict(failed), failed.artifacts

@@ -39,11 +39,16 @@ from typing import Any
 from eft.errors import EftError, UsageError, nearest
 from eft.records import Validity
 
-LEVEL_VARIABLE = "EFT_SANDBOX"  # bubblewrap, plain; unset: bubblewrap where it works
-_LEVELS = ("bubblewrap", "plain")
+LEVEL_VARIABLE = "EFT_SANDBOX"  # what `choose` sets, for this process and its children
+LEVELS = ("bubblewrap", "rlimits", "none")
+_ALIASES = {"plain": "rlimits"}
 _HERE = Path(__file__).parent
 _GRACE_S = 10.0  # what a worker gets beyond a candidate's wall limit before it counts as hung itself
 _START_S = 60.0
+WAY_OUT = (
+    "install it (apt-get install bubblewrap, dnf install bubblewrap), or use the container recipe in docs/sandbox.md,"
+    " or accept less with `--sandbox rlimits`: candidates can then read this user's files"
+)
 STDERR_BYTES = 2000  # of what was printed, the end is kept
 
 
@@ -185,36 +190,45 @@ _idle: list[_Worker] = []
 _level: str | None = None
 
 
-def level() -> str:
-    """`bubblewrap` or `plain`: what candidates run in on this machine. Decided once, by starting a worker.
+def choose(wanted: str = "auto") -> str:
+    """Set the level for this process and its children, and return it. `auto`: what $EFT_SANDBOX says, else bubblewrap.
 
-    Raises UsageError for an unknown value of $EFT_SANDBOX, EftError where the level asked for does not work.
+    bubblewrap  namespaces, limits and kernel filter; rlimits: limits and kernel filter only; none: wall time only.
+    Raises UsageError for an unknown level, EftError where bubblewrap is asked for and does not work.
     """
     global _level
+    if wanted == "auto":
+        wanted = os.environ.get(LEVEL_VARIABLE, "") or "auto"
+    wanted = _ALIASES.get(wanted, wanted)
+    if wanted not in (*LEVELS, "auto"):
+        raise UsageError(f"there is no sandbox level '{wanted}'", way_out=nearest(wanted, (*LEVELS, "auto")))
     with _lock:
-        if _level is None:
-            wanted = os.environ.get(LEVEL_VARIABLE, "")
-            if wanted and wanted not in _LEVELS:
-                raise UsageError(f"{LEVEL_VARIABLE}={wanted} is no sandbox level", way_out=nearest(wanted, _LEVELS))
-            _level = wanted or ("bubblewrap" if _bubblewrap_works() else "plain")
-            if wanted == "bubblewrap" and not _bubblewrap_works():
-                _level = None
-                why = "`bwrap` is missing, or user namespaces are forbidden"
-                way_out = f"install bubblewrap, or set {LEVEL_VARIABLE}=plain"
-                raise EftError("bubblewrap does not work on this machine", why=why, way_out=way_out)
-        return _level
+        chosen = "bubblewrap" if wanted == "auto" else wanted
+        if chosen != _level:
+            _close_idle()
+            _level = None
+            if chosen == "bubblewrap" and (why := _bubblewrap_fails()):
+                raise EftError("candidates cannot be sandboxed here", why=why, way_out=WAY_OUT)
+            _level = chosen
+        os.environ[LEVEL_VARIABLE] = chosen
+        return chosen
 
 
-def _bubblewrap_works() -> bool:
-    """Can a worker start inside bwrap? (Present is not enough: containers often forbid user namespaces.)"""
+def level() -> str:
+    """The level of this process: `bubblewrap`, `rlimits` or `none`. Decided once, by `choose` or on first use."""
+    return _level or choose("auto")
+
+
+def _bubblewrap_fails() -> str:
+    """Why no worker can start inside bwrap; "" where one can (present is not enough: containers often forbid it)."""
     if shutil.which("bwrap") is None:
-        return False
+        return "bubblewrap (`bwrap`) is not installed"
     try:
         worker = _Worker("bubblewrap")
-    except EftError:
-        return False
+    except EftError as e:
+        return f"bubblewrap does not work here, often because user namespaces are forbidden: {e.why}"
     _idle.append(worker)
-    return True
+    return ""
 
 
 def describe() -> str:
@@ -243,8 +257,12 @@ def _borrow(current: str) -> Iterator[_Worker]:
 def close() -> None:
     """End all idle workers of this process (also done at exit). The next call starts a new one."""
     with _lock:
-        workers = _idle[:]
-        _idle.clear()
+        _close_idle()
+
+
+def _close_idle() -> None:
+    workers = _idle[:]
+    _idle.clear()
     for worker in workers:
         worker.close()
 
@@ -322,7 +340,8 @@ def _outcome(head: dict[str, Any], payload: bytes, limits: Limits) -> Outcome:
 _MARK = "EFT_CONTAINED"  # in the environment of everything that a contained run starts, so that all of it can be found
 
 
-def run_contained(evaluator: Path, code: str, *, suffix: str, timeout_s: float, memory_mb: int = 16384) -> Outcome:
+def run_contained(evaluator: Path, code: str, *, suffix: str, timeout_s: float, memory_mb: int = 16384,
+                  hidden: bool = False) -> Outcome:  # fmt: skip
     """Run `evaluate(program_path)` of a foreign evaluator with `code`, both in one sandboxed process tree.
 
     The value is {metrics, artifacts}. Never raises for anything that evaluator or candidate do.
@@ -342,6 +361,7 @@ def run_contained(evaluator: Path, code: str, *, suffix: str, timeout_s: float, 
             str(program),
             str(memory_mb),
             str(write),
+            *(["hidden"] if hidden else []),
         ]
         if level() == "bubblewrap":
             command = _contained_bubblewrap(folder, evaluator.parent) + command

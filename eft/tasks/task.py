@@ -5,12 +5,16 @@
     config.yaml             a valid OpenEvolve configuration; its extra block `task:` (which OpenEvolve ignores) is
     `Card`
 
+A task with instances keeps other instances of the same distribution for the final score: its evaluator is
+`evaluate(program_path, hidden=False)`, and OpenEvolve, which calls `evaluate(path)`, never sees them.
+
 Any OpenEvolve task folder is a task here: without a `task:` block it runs `contained` (evaluator and candidate together
 in the sandbox), its raw metric is the score itself, and nothing is known about the best value.
 """
 
 from __future__ import annotations
 
+import ast
 import math
 from dataclasses import dataclass
 from functools import cache
@@ -40,6 +44,8 @@ class Card(BaseModel):
     best_known_source: str = ""
     seed_raw: float | None = Field(default=None, description="the initial program's raw metric")
     seed_score: float | None = Field(default=None, description="the initial program's score")
+    hidden_seed_raw: float | None = Field(default=None, description="the initial program's, on the hidden instances")
+    hidden_best_known: float | None = Field(default=None, description="the best program's, on the hidden instances")
     score_key: str = "combined_score"
     timeout_s: float = Field(default=60.0, gt=0)
     isolation: Literal["isolated", "contained"] = "contained"
@@ -66,6 +72,9 @@ class Task:
     timeout_s: float  # wall seconds of one evaluation
     isolation: Literal["isolated", "contained"]
     system_message: str
+    has_hidden: bool = False  # does the evaluator take `hidden`?
+    hidden_seed_raw: float | None = None
+    hidden_best_known: float | None = None
 
     def seed(self) -> str:
         """The text of the initial program."""
@@ -112,7 +121,20 @@ def load_task(folder: Path | str) -> Task:
         timeout_s=card.timeout_s,
         isolation=card.isolation,
         system_message=system_message,
+        has_hidden=_takes_hidden(evaluator),
+        hidden_seed_raw=card.hidden_seed_raw,
+        hidden_best_known=card.hidden_best_known,
     )
+
+
+def _takes_hidden(evaluator: Path) -> bool:
+    """Has `evaluate` a parameter `hidden`? Read from the text: a foreign evaluator is never imported here."""
+    try:
+        tree = ast.parse(evaluator.read_bytes())
+    except (SyntaxError, ValueError):  # said when it is used
+        return False
+    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "evaluate"]
+    return any(a.arg == "hidden" for f in functions for a in (*f.args.args, *f.args.kwonlyargs))
 
 
 def _read_config(file: Path) -> tuple[Card, str]:
@@ -141,10 +163,10 @@ def _read_config(file: Path) -> tuple[Card, str]:
             hint = nearest(key, Card.model_fields) if error["type"] == "extra_forbidden" else error["msg"]
             lines.append(f"task.{key}: {hint}")
         raise EftError("the `task:` block is not valid", where=file, why="; ".join(lines)) from None
-    if card.best_known is not None and not math.isfinite(card.best_known):
-        raise EftError(
-            "the `task:` block is not valid", where=file, why="best_known must be a finite number, or left out"
-        )
+    for key in ("best_known", "hidden_best_known", "seed_raw", "hidden_seed_raw", "seed_score"):
+        if (value := getattr(card, key)) is not None and not math.isfinite(value):
+            why = f"{key} must be a finite number, or left out"
+            raise EftError("the `task:` block is not valid", where=file, why=why)
     prompt = data.get("prompt")
     message = prompt.get("system_message", "") if isinstance(prompt, dict) else ""
     return card, message if isinstance(message, str) else ""
@@ -179,12 +201,15 @@ def find_task(name: str | Path) -> Task:
                      way_out=nearest(text, shipped()))  # fmt: skip
 
 
-def gap_closed(task: Task, raw: float | None) -> float | None:
+def gap_closed(task: Task, raw: float | None, hidden: bool = False) -> float | None:
     """Share of the way from the seed to the best known value: 0 at the seed, 1 at the best known, above 1 beyond it.
 
+    `hidden`: `raw` was measured on the hidden instances (where the task declares their values; else on the same scale).
     Works for both directions. None where a value is unknown or not finite, or where the seed is already the best known.
     """
-    if raw is None or task.best_known is None or task.seed_raw is None or not math.isfinite(raw):
+    seed, best = task.seed_raw, task.best_known
+    if hidden and task.hidden_seed_raw is not None and task.hidden_best_known is not None:
+        seed, best = task.hidden_seed_raw, task.hidden_best_known
+    if raw is None or best is None or seed is None or not math.isfinite(raw):
         return None
-    whole = task.best_known - task.seed_raw
-    return (raw - task.seed_raw) / whole if whole else None
+    return (raw - seed) / (best - seed) if best != seed else None

@@ -138,3 +138,30 @@ def test_the_cache_answers_and_survives_torn_lines(tmp_path, monkeypatch):
     assert evaluate(task, task.seed(), cache=cache) == first
     good = [line for line in cache.read_text().splitlines() if not line.startswith('{"key": "torn')]
     assert len(good) == 2 and all(json.loads(line) for line in good)
+
+
+HIDDEN = """
+from eft.tasks import scoring
+
+def evaluate(program_path, hidden=False):
+    answer = [7, 8] if hidden else [1, 2]
+    return scoring.evaluate(program_path, args=(answer,), score=lambda v: {"combined_score": float(v)})
+"""
+
+
+def test_hidden_instances(make, tmp_path):
+    task = make(HIDDEN, "  isolation: isolated\n")
+    cache = tmp_path / "cache.jsonl"
+    code = "def run(numbers):\n    return sum(numbers)\n"
+    assert task.has_hidden and not find_task("mathematics/circle_packing").has_hidden
+    for _ in range(2):  # the second time from the cache, which keeps them apart
+        assert evaluate(task, code, cache).score == 3.0
+        assert evaluate(task, code, cache, hidden=True).score == 15.0
+    with pytest.raises(EftError, match="no hidden instances"):
+        evaluate(find_task("mathematics/circle_packing"), code, hidden=True)
+
+
+@pytest.mark.integration
+def test_hidden_instances_of_a_contained_task(make):
+    task = make("def evaluate(path, *, hidden=False):\n    return {'combined_score': 2.0 if hidden else 1.0}\n")
+    assert task.has_hidden and (evaluate(task, "").score, evaluate(task, "", hidden=True).score) == (1.0, 2.0)

@@ -21,14 +21,14 @@ from eft.tasks import sandbox
 from eft.tasks.sandbox import Limits
 
 QUICK = Limits(wall_s=1.0, cpu_s=1, memory_mb=256, output_kb=64)
-LEVELS = ["plain", "bubblewrap"]
+LEVELS = ["rlimits", "bubblewrap"]
 
 
 @pytest.fixture(params=LEVELS)
 def level(request, monkeypatch):
     """Both levels; what this machine cannot do is skipped loudly."""
     sandbox.close()
-    if request.param == "bubblewrap" and not sandbox._bubblewrap_works():
+    if request.param == "bubblewrap" and sandbox._bubblewrap_fails():
         pytest.skip("bubblewrap does not work on this machine: the bubblewrap level was NOT tested")
     sandbox.close()
     monkeypatch.setattr(sandbox, "_level", request.param)
@@ -205,16 +205,21 @@ def test_threads_and_forks_have_workers_of_their_own(level):
     assert run("return 6").value == 6
 
 
-def test_an_unknown_level_is_refused(monkeypatch):
+def test_levels_are_chosen_once_and_refused_with_a_way_out(monkeypatch):
     sandbox.close()
     monkeypatch.setattr(sandbox, "_level", None)
-    monkeypatch.setenv(sandbox.LEVEL_VARIABLE, "plane")
-    with pytest.raises(UsageError, match="did you mean 'plain'"):
+    monkeypatch.setenv(sandbox.LEVEL_VARIABLE, "rlimit")
+    with pytest.raises(UsageError, match="did you mean 'rlimits'"):
         sandbox.level()
-    monkeypatch.setenv(sandbox.LEVEL_VARIABLE, "bubblewrap")
+    monkeypatch.setenv(sandbox.LEVEL_VARIABLE, "plain")  # its former name
+    assert sandbox.level() == "rlimits" == os.environ[sandbox.LEVEL_VARIABLE]
+    assert sandbox.choose("none") == "none" == sandbox.level() == os.environ[sandbox.LEVEL_VARIABLE]
+    assert sandbox.choose() == "none", "auto keeps what was said"
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(EftError, match="bubblewrap does not work"):
-        sandbox.level()
-    monkeypatch.delenv(sandbox.LEVEL_VARIABLE)
-    assert sandbox.level() == "plain"
+    for wanted in ("auto", "bubblewrap"):
+        monkeypatch.delenv(sandbox.LEVEL_VARIABLE, raising=False)
+        with pytest.raises(EftError, match="not installed") as caught:
+            sandbox.choose(wanted)
+        assert "--sandbox rlimits" in caught.value.way_out
+        monkeypatch.setattr(sandbox, "_level", None)
     sandbox.close()

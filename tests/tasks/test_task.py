@@ -41,6 +41,15 @@ def test_the_block_is_read(folder):
     assert gap_closed(task, None) is None and gap_closed(task, float("nan")) is None
 
 
+def test_hidden_values_have_a_scale_of_their_own(folder):
+    block = "task:\n  raw_metric: cost\n  direction: min\n  best_known: 2\n  seed_raw: 4\n"
+    (folder / "config.yaml").write_text(block)
+    assert gap_closed(load_task(folder), 3.0, hidden=True) == 0.5, "without values of their own: the same scale"
+    (folder / "config.yaml").write_text(block + "  hidden_seed_raw: 8\n  hidden_best_known: 4\n")
+    assert gap_closed(load_task(folder), 5.0, hidden=True) == 0.75
+    assert gap_closed(load_task(folder), 3.0) == 0.5
+
+
 MISTAKES = {
     "no such": (lambda f: None, "no such task folder"),
     "evaluator": (lambda f: (f / "evaluator.py").unlink(), "has no evaluator"),
