@@ -4,8 +4,9 @@
     *these tasks*: only the seeds are resampled. What more seeds on the very same tasks would give.
     *such tasks*: tasks and seeds are resampled (hierarchical bootstrap). What other tasks of this kind would give.
   The percentile bootstrap gives both their shape. Its size is wrong with few clusters (three tasks: it covers about
-  75 %; noisy seeds: they count twice), so it is scaled to Student's t times the standard error of a nested design.
-  With one task the second claim has no interval at all.
+  75 %; noisy seeds: they count twice), so it is scaled to Student's t times the standard error of a nested design,
+  with Satterthwaite's degrees of freedom (one noisy task among quiet ones is worth the seeds of that task alone).
+  The second claim never has a shorter interval than the first. With one task it has none at all.
 `rate`: a share of proposals. Proposals of one search depend on each other (they share parents), so Wilson's interval
   is taken at the effective number of proposals: n over the design effect, the cluster-robust variance in units of the
   binomial one.
@@ -16,7 +17,7 @@ Everything is deterministic and does not depend on the order of the input.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 LEVEL = 0.95
@@ -67,7 +68,7 @@ def _z(level: float) -> float:
     return float(norm.ppf(0.5 + level / 2))
 
 
-def _scaled(draws, point: float, error: float, freedom: int, level: float, n: int) -> Interval:
+def _scaled(draws, point: float, error: float, freedom: float, level: float, n: int) -> Interval:
     """The percentile interval of `draws` (resampled means), rescaled to the standard error `error` and Student's t."""
     import numpy as np
     from scipy.stats import t
@@ -77,6 +78,24 @@ def _scaled(draws, point: float, error: float, freedom: int, level: float, n: in
     low, high = np.quantile(draws, [0.5 - level / 2, 0.5 + level / 2])
     low, high = point + (float(low) - point) * scale, point + (float(high) - point) * scale
     return Interval(point, min(low, point), max(high, point), n)  # rounding must not push the point outside
+
+
+def error_of_seeds(groups: Sequence) -> tuple[float, float]:
+    """(standard error, degrees of freedom) of the mean of the groups' means, the groups being fixed.
+
+    `groups`: one array of values per task. A task with one seed borrows the spread within the others. The degrees of
+    freedom are Satterthwaite's, at least 1; 0 where no task has two seeds.
+    """
+    count, tasks = sum(len(g) for g in groups), len(groups)
+    most = count - tasks
+    if not most:
+        return 0.0, 0.0
+    pooled = sum(((g - g.mean()) ** 2).sum() for g in groups) / most
+    shares = [(g.var(ddof=1) if len(g) > 1 else pooled) / len(g) for g in groups]
+    total = float(sum(shares))
+    spread = float(sum(v * v / (len(g) - 1) for v, g in zip(shares, groups, strict=True) if len(g) > 1))
+    freedom = min(max(total * total / spread, 1.0), most) if spread > 0 else float(most)
+    return math.sqrt(total) / tasks, freedom
 
 
 def mean_interval(
@@ -102,14 +121,10 @@ def mean_interval(
         return group[rng.integers(len(group), size=(times, len(group)))].mean(axis=1)
 
     these = such = None
-    # The error that seeds alone make; a task with one seed borrows the spread within the others.
-    freedom = count - tasks
-    within = sum(((g - g.mean()) ** 2).sum() for g in groups) / freedom if freedom else 0.0
-    seeds_error = math.sqrt(sum((g.var(ddof=1) if len(g) > 1 else within) / len(g) for g in groups)) / tasks
+    seeds_error, freedom = error_of_seeds(groups)
     if freedom:
-        these = _scaled(
-            np.mean([resampled(g, draws) for g in groups], axis=0), point, seeds_error, freedom, level, count
-        )
+        drawn = np.mean([resampled(g, draws) for g in groups], axis=0)
+        these = _scaled(drawn, point, seeds_error, freedom, level, count)
     if tasks > 1:
         sums = np.zeros(draws)
         chosen = rng.integers(tasks, size=(draws, tasks))
@@ -120,6 +135,8 @@ def mean_interval(
         # Task means that agree by luck do not make the seeds' noise go away: it bounds the error from below.
         error = max(float(means.std(ddof=1)) / math.sqrt(tasks), seeds_error)
         such = _scaled(sums / tasks, point, error, tasks - 1, level, tasks)
+        if these is not None:
+            such = Interval(point, min(such.low, these.low), max(such.high, these.high), tasks)
     return Mean(point, these, such, tasks, count)
 
 
