@@ -12,8 +12,14 @@ Dialects differ in what they forgive:
 | openevolve@0.1 … 0.3   | skipped                 | stored          | ignored       | must match          | no block |
 | openevolve@0.4.0       | failure if none matches | failure         | failure       | second pass ignores | failure  |
 | openevolve@0.4 (0.4.1) | failure if none matches | failure         | failure       | second pass ignores | accepted |
+| skydiscover@0          | failure if none matches | failure (diffs) | ignored       | must match          | no block |
+| shinka@0, codeevolve@0 | see eft/dialects.py     |                 |               |                     |          |
 
-Limits: `enforce_evolve_blocks`, `max_code_length` and the changes-description mode of OpenEvolve are not replayed.
+Two settings of a run change what becomes of a reply, and are arguments: `enforce` (`enforce_evolve_blocks`, 0.4: what
+stands outside the EVOLVE blocks is put back) and `described` (changes-description mode, 0.2.26: some of the blocks edit a
+description that is kept beside the program).
+
+Limits: `max_code_length` is not replayed; of a description only the blocks for the program are.
 """
 
 from __future__ import annotations
@@ -43,6 +49,7 @@ class Dialect:
     trims: bool  # a second pass looks for SEARCH text without regard to white space at line ends
     markers: Literal["inline", "checked", "line"]
     fence_tags: bool  # the fallback fence drops its language tag; the first fence may end in blanks or CR
+    same_rewrites: bool = False  # a rewrite that is the parent is stored, whatever `strict` says of diffs
 
 
 _LENIENT = Dialect(strict=False, trims=False, markers="inline", fence_tags=False)
@@ -52,6 +59,7 @@ DIALECTS = {
     "openevolve@0.3": _LENIENT,
     "openevolve@0.4.0": Dialect(strict=True, trims=True, markers="checked", fence_tags=False),
     "openevolve@0.4": Dialect(strict=True, trims=True, markers="line", fence_tags=True),
+    "skydiscover@0": Dialect(strict=True, trims=False, markers="inline", fence_tags=False, same_rewrites=True),
 }
 
 
@@ -63,6 +71,8 @@ class Why(enum.StrEnum):
     NO_OP = "no_op"  # the child is the parent
     EMPTY = "empty"  # a rewrite without code
     MARKERS = "markers"  # a marker line that belongs to no block
+    OUTSIDE = "outside"  # EVOLVE-BLOCK markers lost, or nothing but edits outside the blocks, where that is enforced
+    PATTERN = "pattern"  # the run's own diff pattern takes too long on this reply
 
 
 @dataclass(frozen=True)
@@ -102,25 +112,41 @@ def dialect_for(release: str) -> str:
 
 def apply(
     parent: str, response: str, *, kind: Kind, dialect: str = DEFAULT_DIALECT, language: str = "python",
-    diff_pattern: str | None = None,
+    diff_pattern: str | None = None, enforce: bool = False, described: bool = False,
 ) -> Edit | Reason:  # fmt: skip
     """What the scaffold makes of `response` to a prompt that showed `parent`.
 
     `language`: the scaffold's configured language (names the fence of a rewrite). `diff_pattern`: the run's own regular
-    expression with two groups, where its config sets one. Raises UsageError only for a bad dialect or pattern.
+    expression with two groups, where its config sets one. `enforce`, `described`: the run's settings, see above.
+    Raises UsageError only for a bad dialect or pattern.
     """
     rules = DIALECTS.get(dialect)
     if rules is None:
+        from eft.dialects import DIALECTS as scaffolds  # it needs the words of this module
+
+        if dialect in scaffolds and kind in ("diff", "rewrite"):
+            return scaffolds[dialect](parent, response, kind, language)
         raise UsageError(f"unknown edit dialect '{dialect}'", way_out=nearest(dialect, DIALECTS))
     if kind == "rewrite":
-        return _apply_rewrite(parent, response, rules, language)
-    if kind != "diff":
+        edit = _apply_rewrite(parent, response, rules, language)
+    elif kind == "diff":
+        edit = _apply_diff(parent, response, rules, diff_pattern, described)
+    else:
         raise UsageError(f"unknown kind of edit '{kind}'", way_out="valid: diff, rewrite")
-    blocks = _custom_blocks(response, diff_pattern) if diff_pattern else find_blocks(response, rules)
+    return _inside_blocks(parent, edit) if edit and enforce else edit
+
+
+def _apply_diff(parent: str, response: str, rules: Dialect, pattern: str | None, described: bool) -> Edit | Reason:
+    blocks = _custom_blocks(response, pattern) if pattern else find_blocks(response, rules)
     if isinstance(blocks, Reason):
         return blocks
     if not blocks:
         return Reason(Why.NO_BLOCK)
+    if described:  # blocks whose SEARCH text is not in the parent as it was are for the description, or for nobody
+        whole = f"\n{parent}\n"
+        ours = [(search, replace) for search, replace in blocks if f"\n{search}\n" in whole]
+        child, applied = _apply_blocks(parent, ours, rules)
+        return Edit("diff", child, len(blocks), applied)
     child, applied = _apply_blocks(parent, blocks, rules)
     if rules.strict and applied == 0:
         return Reason(Why.UNMATCHED, f"none of {len(blocks)} SEARCH blocks is in the parent")
@@ -183,15 +209,24 @@ def _line_blocks(response: str) -> list[tuple[str, str]] | Reason:
     return list(zip(halves[0::2], halves[1::2], strict=True))
 
 
-def _custom_blocks(response: str, pattern: str) -> list[tuple[str, str]]:
+PATTERN_S = 2.0  # seconds that a run's own pattern may take on one reply: such patterns can backtrack without end
+
+
+def _custom_blocks(response: str, pattern: str) -> list[tuple[str, str]] | Reason:
     """Blocks by a run's own `diff_pattern`. Raises UsageError where it is no pattern with two groups."""
+    import regex  # like `re`, and can be told to give up
+
     try:
-        compiled = re.compile(pattern, re.DOTALL)
-    except re.error as e:
+        compiled = regex.compile(pattern, regex.DOTALL)
+    except regex.error as e:
         raise UsageError("the diff pattern is not a regular expression", where=pattern, why=str(e)) from None
     if compiled.groups < 2:
         raise UsageError("the diff pattern needs two groups: SEARCH text and REPLACE text", where=pattern)
-    return [((m[1] or "").rstrip(), (m[2] or "").rstrip()) for m in compiled.finditer(response)]
+    try:
+        found = compiled.finditer(response, timeout=PATTERN_S)
+        return [((m[1] or "").rstrip(), (m[2] or "").rstrip()) for m in found]
+    except TimeoutError:
+        return Reason(Why.PATTERN, f"no end of it within {PATTERN_S:g} s")
 
 
 # --------------------------------------------------------------------------------------------------------- diff: apply
@@ -233,7 +268,7 @@ def _apply_rewrite(parent: str, response: str, rules: Dialect, language: str) ->
     child = _fenced(response, language, rules)
     if not child:
         return Reason(Why.EMPTY)
-    if rules.strict and child == parent:
+    if rules.strict and not rules.same_rewrites and child == parent:
         return Reason(Why.NO_OP)
     return Edit("rewrite", child, 1, 1)
 
@@ -264,6 +299,46 @@ def _fenced(response: str, language: str, rules: Dialect) -> str:
         if end >= 0:
             return response[begin:end].strip()
     return response
+
+
+# ------------------------------------------------------------------------------------------------------ EVOLVE blocks
+
+
+_EVOLVE_MARKER = re.compile(r"\W*EVOLVE-BLOCK-(START|END)\b|.*?# EVOLVE-BLOCK-(START|END)")
+
+
+def _inside_blocks(parent: str, edit: Edit) -> Edit | Reason:
+    """The edit with everything outside the parent's EVOLVE blocks as it was. A parent without well-formed blocks is
+    open everywhere."""
+    before = _regions(parent)
+    if before is None or len(before) < 2:
+        return edit
+    after = _regions(edit.child)
+    if after is None or len(after) != len(before):
+        return Reason(Why.OUTSIDE, "the EVOLVE-BLOCK markers were changed or removed")
+    # Regions alternate: outside, block, outside, …; the marker lines belong to the outside.
+    lines = [line for k, (old, new) in enumerate(zip(before, after, strict=True)) for line in (new if k % 2 else old)]
+    child = "\n".join(lines)
+    if child == parent != edit.child:
+        return Reason(Why.OUTSIDE, "all edits were outside the EVOLVE blocks")
+    return Edit(edit.kind, child, edit.blocks, edit.applied)
+
+
+def _regions(code: str) -> list[list[str]] | None:
+    """The lines outside and inside EVOLVE blocks, in turn; None where the markers are nested or unmatched."""
+    regions: list[list[str]] = [[]]
+    for line in code.split("\n"):
+        marker = _EVOLVE_MARKER.match(line)
+        if marker is None:
+            regions[-1].append(line)
+        elif ("START" in marker.groups()) != bool(len(regions) % 2):
+            return None
+        elif "START" in marker.groups():
+            regions[-1].append(line)
+            regions.append([])
+        else:
+            regions.append([line])
+    return regions if len(regions) % 2 else None
 
 
 # ------------------------------------------------------------------------------------------------------------- compare

@@ -231,3 +231,49 @@ class TestSyntax:
     def test_never_raises(self, code):
         edits.changes_syntax("x = 1", code)
         edits.changes_syntax(code, "x = 1", "rust")
+
+
+# ------------------------------------------------------------------------------------------- settings of the run itself
+
+_MARKED = st.lists(
+    st.sampled_from(["# EVOLVE-BLOCK-START", "# EVOLVE-BLOCK-END", "// EVOLVE-BLOCK-START", "x = 1  # EVOLVE-BLOCK-END",
+                     "a = 1", "b = 2", "", "EVOLVE-BLOCK-STARTED"]), max_size=9
+).map("\n".join)  # fmt: skip
+_BLOCKS = "p = 1\n# EVOLVE-BLOCK-START\na = 1\n# EVOLVE-BLOCK-END\nq = 2"
+
+
+@given(parent=_MARKED | st.just(_BLOCKS), child=_MARKED | _MARKED.map(lambda t: _BLOCKS.replace("a = 1", t)))
+@settings(max_examples=600, deadline=None)
+def test_enforced_evolve_blocks_as_in_openevolve(openevolve, parent, child):
+    reply = f"```python\n{child}\n```"
+    made = openevolve.parse_full_rewrite(reply, "python")
+    if not made or made == parent:
+        return
+    try:
+        expected = openevolve.enforce_evolve_blocks(parent, made)
+        expected = None if expected != made and expected == parent else expected
+    except ValueError:
+        expected = None
+    edit = apply(parent, reply, kind="rewrite", enforce=True)
+    assert (edit.child if edit else None) == expected
+    assert edit or edit.why == Why.OUTSIDE
+
+
+@given(parent=PROGRAM, described=PROGRAM, halves=st.lists(st.tuples(PROGRAM, PROGRAM), min_size=1, max_size=4))
+@settings(max_examples=400, deadline=None)
+def test_changes_description_mode_as_in_openevolve(openevolve, parent, described, halves):
+    lines = (parent + "\n" + described).split("\n")
+    reply = "\n".join(block(lines[len(s) % len(lines)].rstrip(), r) for s, r in halves)
+    try:
+        blocks = openevolve.extract_diffs(reply)
+        ours, _, _ = openevolve.split_diffs_by_target(blocks, code_text=parent, changes_description_text=described)
+    except ValueError:  # ambiguous, or markers in a half: no child
+        return
+    edit = apply(parent, reply, kind="diff", described=True)
+    assert blocks == [] or edit.child == openevolve.apply_diff_blocks(parent, ours)[0]
+
+
+def test_a_pattern_that_backtracks_without_end_is_given_up(monkeypatch):
+    monkeypatch.setattr(edits, "PATTERN_S", 0.2)
+    edit = apply("x = 1", "a" * 60 + "cY Z", kind="diff", diff_pattern=r"((?:a|a|ab)*)c(Z)")
+    assert not edit and edit.why == Why.PATTERN
