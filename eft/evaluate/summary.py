@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from eft.evaluate.compare import gap_closed
+from eft.evaluate.metrics import gap_closed
 from eft.evaluate.results import IMPROVED, NO_OP, NOT_IMPROVED, REPAIRED, Search
 from eft.records import Validity
 from eft.search.spec import Candidate, SearchResult, SearchSpec

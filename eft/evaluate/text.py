@@ -41,6 +41,13 @@ def points(share: float | None) -> str:
     return DASH if share is None else signed(share).rstrip("%")
 
 
+def p_value(p: float | None) -> str:
+    """A p value as one reads it: `= 0.031`, `< 0.001`."""
+    if p is None:
+        return DASH
+    return "< 0.001" if p < 0.001 else f"= {p:.2g}" if p < 0.0995 else f"= {p:.2f}"
+
+
 def count(value: int | None) -> str:
     """A count with thin thousands separators, or in thousands and millions where it is large."""
     if value is None:

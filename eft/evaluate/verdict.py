@@ -1,20 +1,24 @@
 """The comparison in plain words, generated from the numbers and their intervals, with what they do not show.
 
-Four strengths, never more than the data allow. `better`/`worse`: the interval over tasks *and* seeds excludes zero.
-`better_here`/`worse_here`: only the interval over seeds does, which speaks of these tasks alone. `open`: neither.
-`same`: every paired difference is exactly zero. A loss is said as plainly as a win.
+Four strengths, never more than the data allow, each asking for an interval *and* a test corrected for the number of
+comparisons. `better`/`worse`: the interval over tasks and seeds excludes zero, and so does the signed-rank test over
+tasks. `better_here`/`worse_here`: only the interval over seeds and the test over searches do, which speak of these
+tasks alone. `open`: neither. `same`: every paired difference is exactly zero. A loss is said as plainly as a win.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eft.evaluate.compare import Comparison, Pair, Row, subjects
+from eft.evaluate.comparison import Comparison, Pair, Row
+from eft.evaluate.contenders import engine, subjects
 from eft.evaluate.results import MutatorInfo, Results
+from eft.evaluate.significance import ALPHA, Test
 from eft.evaluate.text import (
     count,
     interval_percent,
     interval_points,
+    p_value,
     percent,
     plural,
     points,
@@ -47,20 +51,22 @@ class Verdict:
     limits: tuple[str, ...]
 
 
+def _sure(test: Test | None) -> bool:
+    return test is not None and test.adjusted <= ALPHA
+
+
 def strength(pair: Pair) -> str:
     """How far the numbers of one comparison go (see the module's text)."""
     d, decided = pair.difference, pair.wins + pair.losses
     if not decided:
         return "same" if pair.ties else "none"
     if d is None:  # no best known value makes a gap: an exact sign test on the paired searches, of these tasks alone
-        from scipy.stats import binomtest
-
-        if binomtest(pair.wins, decided).pvalue > 0.05:
+        if not _sure(pair.by_sign):
             return "open"
         return "better_here" if pair.wins > pair.losses else "worse_here"
-    if d.such is not None and d.such.sign:
+    if d.such is not None and d.such.sign and _sure(pair.over_tasks):
         return "better" if d.such.sign > 0 else "worse"
-    if d.these is not None and d.these.sign:
+    if d.these is not None and d.these.sign and _sure(pair.over_searches):
         return "better_here" if d.these.sign > 0 else "worse_here"
     return "open"
 
@@ -91,15 +97,18 @@ def _finding(p: Pair) -> Sentence:
     here = " on these tasks" if s.endswith("_here") else ""
     clause = _clause(s.removesuffix("_here"), p.reference) + here
     if d is None:
-        numbers.append("exact sign test at 5%, for want of a best known value")
+        numbers.append(f"for want of a best known value an exact sign test, {_p(p.by_sign)}")
         return Sentence(TONES[s], f"{p.mutator} {clause}.", "; ".join(numbers) + ".")
     over_tasks = [f"over tasks and seeds {interval_points(d.such)}"] if d.such else []
     over_seeds = [f"over seeds alone {interval_points(d.these)}"] if d.these else []
     bounds = over_tasks if s in ("better", "worse") else over_seeds + over_tasks
+    test = p.over_tasks if s in ("better", "worse") else p.over_searches
     numbers.insert(0, f"95% interval {', '.join(bounds)}" if bounds else "a single value has no interval")
+    if test is not None:
+        numbers.insert(1, f"signed-rank test, {_p(test)}")
     size = f"{points(abs(d.point)).lstrip('+')} points of the gap"
     if here:
-        numbers.append("too few tasks to say so of others")
+        numbers.append("too few tasks, or too unlike, to say so of others")
     if s == "open":
         lead = (
             "nothing between them"
@@ -107,9 +116,36 @@ def _finding(p: Pair) -> Sentence:
             else f"{p.mutator if d.point > 0 else p.reference} is ahead by {size}"
         )
         text = f"{p.mutator} {clause}: {lead}, within the noise."
+        numbers += _wanted(p)
     else:
         text = f"{p.mutator} {clause} by {size}."
     return Sentence(TONES[s], text, "; ".join(numbers) + ".")
+
+
+def _p(test: Test | None) -> str:
+    return "no test" if test is None else f"p {p_value(test.adjusted)} after Holm's correction"
+
+
+def _wanted(p: Pair) -> list[str]:
+    """What would tell an undecided difference from zero."""
+    if p.needs is None or p.difference is None or not p.difference.point:
+        return []
+    found = []
+    if p.needs.seeds is not None:
+        found.append(f"{plural(p.needs.seeds, 'seed')} on these tasks")
+    if p.needs.tasks is not None:
+        found.append(f"{plural(p.needs.tasks, 'task')} of this kind")
+    return [f"a difference of this size needs about {' or '.join(found)}"] if found else []
+
+
+def _regressions(p: Pair) -> Sentence | None:
+    """The tasks on which a tuned mutator ends behind: an average must not hide them."""
+    behind = [(task, d) for task, d in p.tasks if d < 0]
+    if not behind:
+        return None
+    shown = ", ".join(f"{task} {points(d)}" for task, d in behind[:5]) + (", …" if len(behind) > 5 else "")
+    text = f"{p.mutator} ends behind {p.reference} on {len(behind)} of {plural(len(p.tasks), 'task')}"
+    return Sentence(BAD, f"{text}: {shown}.", "Points of the gap closed, means over the seeds, the worst first.")
 
 
 def speechless(row: Row) -> bool:
@@ -118,13 +154,25 @@ def speechless(row: Row) -> bool:
     return row.mutator.role == "baseline" and valid is not None and valid.high < NO_EDITS
 
 
-def _headline(comparison: Comparison, subject: Row | None) -> tuple[str, str]:
-    """(tone, one sentence) about the last tuned mutator: the one that the recipe is for."""
-    if subject is None:
+def _headline(comparison: Comparison) -> tuple[str, str]:
+    """(tone, one sentence) about the last tuned mutator, the one that the recipe is for, under every scaffold."""
+    last: dict[str, Row] = {}
+    about = subjects([r.mutator for r in comparison.rows])
+    for r in comparison.rows:
+        if r.mutator in about:
+            last[engine(r.mutator.name)] = r
+    if not last:
         return OPEN, "No model was evaluated, so there is nothing to judge."
+    found = [_clauses(comparison, r) for r in last.values()]
+    worst = min((tone for tone, _ in found), key=[BAD, OPEN, GOOD].index)
+    return worst, "; ".join(text for _, text in found) + "."
+
+
+def _clauses(comparison: Comparison, subject: Row) -> tuple[str, str]:
+    """(tone, half a sentence): whom one mutator beats, cannot be told from, and loses to."""
     name = subject.mutator.name
     if subject.mutator.error or not subject.done:
-        return BAD, f"{name} was not measured: {subject.mutator.error or 'none of its searches finished'}."
+        return BAD, f"{name} was not measured: {subject.mutator.error or 'none of its searches finished'}"
     mute = {r.mutator.name for r in comparison.rows if speechless(r)}
     grouped: dict[str, list[str]] = {}
     for p in comparison.pairs:
@@ -135,14 +183,13 @@ def _headline(comparison: Comparison, subject: Row | None) -> tuple[str, str]:
             text = p.reference + (f" ({', '.join(notes)})" if notes else "")
             grouped.setdefault(s.removesuffix("_here"), []).append(text)
     if not grouped:
-        return OPEN, f"{name} was measured, but nothing that it could be compared with."
+        return OPEN, f"{name} was measured, but nothing that it could be compared with"
     clauses = [_clause(s, _joined(grouped[s])) for s in ("better", "same", "open", "worse") if s in grouped]
     sentence = clauses[0]
     if len(clauses) > 1:
         glue = ", but " if "better" in grouped or "worse" in grouped else " and "
         sentence = ", ".join(clauses[:-1]) + glue + clauses[-1]
-    tone = BAD if "worse" in grouped else GOOD if "better" in grouped else OPEN
-    return tone, f"{name} {sentence}."
+    return BAD if "worse" in grouped else GOOD if "better" in grouped else OPEN, f"{name} {sentence}"
 
 
 def _edits(rows: list[Row]) -> list[Sentence]:
@@ -156,14 +203,29 @@ def _edits(rows: list[Row]) -> list[Sentence]:
         numbers = [f"95% interval {interval_percent(b.valid)}"]
         if b.no_op is not None and b.no_op.successes:
             numbers.append(f"{percent(b.no_op.point)} changed nothing")
-        if b.improves is not None:
-            numbers.append(f"{percent(b.improves.point)} improved on their parent")
+        if b.improves is not None and b.improves_of_edits is not None:
+            numbers.append(
+                f"{percent(b.improves.point)} improved on their parent ({percent(b.improves_of_edits.point)} of those "
+                "that changed something)"
+            )
         if r.mutator.role == "tuned":
             tone = GOOD if b.valid.low >= 0.5 else BAD if b.valid.high < 0.5 else NOTE
         else:
             tone = NOTE
         found.append(Sentence(tone, text, "; ".join(numbers) + "."))
     return found
+
+
+def _form_only(comparison: Comparison, bases: set[str]) -> list[Sentence]:
+    """A tuned mutator that beats the baseline but not the format control has shown that it learned the form."""
+    controls = {r.mutator.name for r in comparison.rows if r.mutator.role == "control" and r.mutator.kind == "served"}
+    won = {p.mutator for p in comparison.pairs if p.reference in bases and strength(p).startswith("better")}
+    return [
+        Sentence(BAD, f"What {p.mutator} learned beyond the form of an edit is not shown: it does not beat "
+                      f"{p.reference}, which was trained on random valid edits.")
+        for p in comparison.pairs
+        if p.reference in controls and p.mutator in won and not strength(p).startswith("better")
+    ]  # fmt: skip
 
 
 def _no_ops(rows: list[Row]) -> list[Sentence]:
@@ -210,7 +272,30 @@ def _limits(results: Results, comparison: Comparison) -> list[str]:
         found.append(
             f"A reply could have {count(cap)} tokens at most ({count(PAPER['max_tokens'])} in published results)."
         )
+    found += comparison.notes
+    found += _circumstances(results, comparison)
     return found + _missing_controls([r.mutator for r in comparison.rows if r.mutator.role == "control"])
+
+
+def _circumstances(results: Results, comparison: Comparison) -> list[str]:
+    """What scaffold, sandbox and instances leave open."""
+    found = []
+    seen = len(results.tasks) - len(comparison.hidden)
+    if seen:
+        found.append(
+            f"On {seen} of {plural(len(results.tasks), 'task')} the value is the one that the search itself "
+            "maximised; on the others it is of instances that no candidate saw."
+            if comparison.hidden
+            else "Values are those that the searches themselves maximised: no task here has hidden instances, or they "
+            "were not evaluated."
+        )
+    levels = sorted({s.sandbox for s in results.searches if s.sandbox})
+    if len(levels) > 1:
+        found.append(f"Searches ran under different sandboxes, which may fail differently: {'; '.join(levels)}.")
+    if len(comparison.scaffolds) == 1:
+        only = comparison.scaffolds[0]
+        found.append(f"One scaffold ({only}) was used; another one may rank the mutators differently.")
+    return found
 
 
 def _missing_controls(controls: list[MutatorInfo]) -> list[str]:
@@ -231,18 +316,19 @@ def _missing_controls(controls: list[MutatorInfo]) -> list[str]:
                 f"{m.name} evaluates {m.lookahead} programs for every proposal: at equal proposals it spends "
                 f"{m.lookahead} times the evaluations of the others."
             )
-    found.append("One scaffold (OpenEvolve) was used; another one may rank the mutators differently.")
     return found
 
 
 def verdict(results: Results, comparison: Comparison) -> Verdict:
     """The verdict of an evaluation; losses come first."""
     rows = list(comparison.rows)
-    about = subjects([r.mutator for r in rows])
-    subject = next((r for r in rows if about and r.mutator == about[-1]), None)
-    tone, headline = _headline(comparison, subject)
+    tone, headline = _headline(comparison)
     measured = {r.mutator.name for r in rows if r.done}
     found = [_finding(p) for p in comparison.pairs if {p.mutator, p.reference} <= measured]
+    bases = {r.mutator.name for r in rows if r.mutator.role == "baseline"}
+    tuned = [p for p in comparison.pairs if p.reference in bases and p.mutator not in bases]
+    found += [r for r in map(_regressions, tuned) if r is not None]
+    found += _form_only(comparison, bases)
     for r in rows:
         if r.mutator.error:
             found.append(Sentence(BAD, f"{r.mutator.name} could not be run: {r.mutator.error}"))

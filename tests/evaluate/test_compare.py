@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_results import MAX, MIN, ZERO, evaluation, results
 
-from eft.evaluate.compare import band, compare, gap_closed, pair, pairings, relative_gain
+from eft.evaluate.compare import Found, band, compare, gap_closed, pair, pairings, relative_gain
 from eft.evaluate.results import MutatorInfo, from_json, to_json
 
 numbers = st.floats(-100, 100, allow_nan=False)
@@ -117,7 +117,8 @@ def test_gap_is_monotone_towards_the_best(start, best, a, b):
 )
 @settings(max_examples=50, deadline=None)
 def test_a_mutator_against_itself_is_exactly_zero(gaps):
-    p = pair("a", (gaps, gaps), "a", (gaps, gaps), draws=100)
+    same = Found(gaps, gaps, gaps, {})
+    p = pair("a", same, "a", same, draws=100)
     assert (p.wins, p.losses, p.unpaired) == (0, 0, 0)
     if p.difference is not None:
         intervals = [i for i in (p.difference.these, p.difference.such) if i is not None]
