@@ -22,6 +22,19 @@ _TASK = re.compile(r"^# Task[ \t]*\r?$", re.MULTILINE)
 _CLOSED_BEFORE_TASK = re.compile(r"\n```[ \t]*\r?\n(?:[ \t]*\r?\n)*# Task[ \t]*\r?(?:\n|\Z)")
 
 
+# ShinkaEvolve: "# Current program", or "# Incorrect Program to Fix", a sentence, a fence, then what comes next.
+_SHINKA = re.compile(r"^# (?:Current program|Incorrect Program to Fix)\n\n[^\n`]*:\n\n```[^\n`]*\n", re.MULTILINE)
+_AFTER_SHINKA = re.compile(r"\n```\n\n(?:Here are the performance metrics of the program:|## Error Information)")
+
+
+def _shinka_program(user: str) -> tuple[int, int] | None:
+    """Where the program stands in a prompt of ShinkaEvolve; None for other prompts."""
+    for header in reversed(list(_SHINKA.finditer(user))):  # earlier programs, above, may be prompts themselves
+        if end := _AFTER_SHINKA.search(user, header.end() - 1):
+            return header.end(), max(end.start(), header.end())
+    return None
+
+
 def current_program(user: str) -> str | None:
     """The code that the prompt asks to improve, exactly; None where the prompt shows none.
 
@@ -32,7 +45,8 @@ def current_program(user: str) -> str | None:
     for header in _HEADER.finditer(user):  # noqa: B007  the last one counts
         pass
     if header is None:
-        return None
+        shown = _shinka_program(user)
+        return user[slice(*shown)] if shown else None
     begin = header.end()
     end = _CLOSED_BEFORE_TASK.search(user, begin - 1)
     if end:
@@ -47,7 +61,8 @@ def task_part(user: str) -> str:
     header = None
     for header in _HEADER.finditer(user):  # noqa: B007
         pass
-    begin = header.end() if header else 0
+    shown = _shinka_program(user) if header is None else None
+    begin = header.end() if header else shown[1] if shown else 0
     end = _CLOSED_BEFORE_TASK.search(user, max(begin - 1, 0))
     if end:
         return user[end.end() :]
@@ -58,9 +73,9 @@ def task_part(user: str) -> str:
 def edit_kind(user: str) -> str:
     """The form of answer that the prompt asks for: "diff", "rewrite", or "" where it does not tell."""
     asked = task_part(user)
-    if SEARCH in asked:
+    if SEARCH in asked or "with a SEARCH/REPLACE block" in asked:  # ShinkaEvolve shows the form in its system message
         return "diff"
-    if "```" in asked or re.search(r"\b(re-?write|complete (new )?program)\b", asked, re.IGNORECASE):
+    if "```" in asked or re.search(r"\b(re-?write|complete (new )?program|fix the program)\b", asked, re.IGNORECASE):
         return "rewrite"
     return ""
 
@@ -75,6 +90,8 @@ def detect_format(system: str, user: str, key: str | None = None, release: str =
         return ""
     if key and key.endswith("_user_message"):
         return "skydiscover@0"
+    if _shinka_program(user):
+        return "shinka@0"
     if _is_eft(user):
         return EFT_FORMAT
     if not user.lstrip().startswith("# Current Program Information"):
