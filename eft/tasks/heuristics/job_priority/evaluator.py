@@ -4,6 +4,8 @@ Whenever the machine is free, the waiting job with the largest priority(weight, 
 back the order of each instance; tardiness is computed here.
 """
 
+from functools import partial
+
 from eft.tasks import scoring
 
 INSTANCES, JOBS = 24, 20
@@ -32,22 +34,24 @@ def instance(seed):
     return [(weight, time, max(time, total * (center + spread * (draw() - 0.5)))) for weight, time in jobs]
 
 
-DATA = [instance(seed) for seed in range(INSTANCES)]
+SEARCH = [instance(seed) for seed in range(INSTANCES)]
+HIDDEN = [instance(100 + seed) for seed in range(2 * INSTANCES)]  # for the final score
 
 
-def score(value):
-    if not isinstance(value, list) or len(value) != INSTANCES:
+def score(data, value):
+    if not isinstance(value, list) or len(value) != len(data):
         raise scoring.Invalid("one order per instance is needed")
     total = 0.0
-    for jobs, order in zip(DATA, value, strict=True):
+    for jobs, order in zip(data, value, strict=True):
         now = 0.0
         for j in scoring.order(order, JOBS, "order"):
             weight, time, due = jobs[j]
             now += time
             total += weight * max(0.0, now - due)
-    tardiness = total / INSTANCES / JOBS
+    tardiness = total / len(data) / JOBS
     return {"combined_score": 100 / (20 + tardiness), "tardiness": tardiness}
 
 
-def evaluate(program_path):
-    return scoring.evaluate(program_path, entry="priority", driver=DRIVER, args=(DATA,), score=score)
+def evaluate(program_path, hidden=False):
+    data = HIDDEN if hidden else SEARCH
+    return scoring.evaluate(program_path, entry="priority", driver=DRIVER, args=(data,), score=partial(score, data))

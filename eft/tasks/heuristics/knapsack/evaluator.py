@@ -4,6 +4,8 @@ The candidate hands back the order of the items of each instance; packing (an it
 done here.
 """
 
+from functools import partial
+
 from eft.tasks import scoring
 
 INSTANCES, ITEMS = 40, 30
@@ -26,23 +28,25 @@ def instance(seed):
     return items
 
 
-DATA = [instance(seed) for seed in range(INSTANCES)]
+SEARCH = [instance(seed) for seed in range(INSTANCES)]
+HIDDEN = [instance(100 + seed) for seed in range(2 * INSTANCES)]  # for the final score
 SHARES = (0.3, 0.35, 0.45)
 
 
-def score(value):
-    if not isinstance(value, list) or len(value) != INSTANCES:
+def score(data, value):
+    if not isinstance(value, list) or len(value) != len(data):
         raise scoring.Invalid("one order per instance is needed")
     total = 0.0
-    for items, order in zip(DATA, value, strict=True):
+    for items, order in zip(data, value, strict=True):
         room = [share * sum(item[k + 1] for item in items) for k, share in enumerate(SHARES)]
         for i in scoring.order(order, ITEMS, "order"):
             if all(size <= left for size, left in zip(items[i][1:], room, strict=True)):
                 room = [left - size for size, left in zip(items[i][1:], room, strict=True)]
                 total += items[i][0]
-    packed = total / INSTANCES
+    packed = total / len(data)
     return {"combined_score": packed / 100, "packed_value": packed}
 
 
-def evaluate(program_path):
-    return scoring.evaluate(program_path, entry="rank", driver=DRIVER, args=(DATA,), score=score)
+def evaluate(program_path, hidden=False):
+    data = HIDDEN if hidden else SEARCH
+    return scoring.evaluate(program_path, entry="rank", driver=DRIVER, args=(data,), score=partial(score, data))

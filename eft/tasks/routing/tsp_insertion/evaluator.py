@@ -5,6 +5,7 @@ new edge). The candidate hands back the tours; their lengths are computed here.
 """
 
 import math
+from functools import partial
 
 from eft.tasks import scoring
 
@@ -53,19 +54,21 @@ def instance(seed):
     return cities
 
 
-DATA = [instance(seed) for seed in range(INSTANCES)]
+SEARCH = [instance(seed) for seed in range(INSTANCES)]
+HIDDEN = [instance(100 + seed) for seed in range(2 * INSTANCES)]  # for the final score
 
 
-def score(value):
-    if not isinstance(value, list) or len(value) != INSTANCES:
+def score(data, value):
+    if not isinstance(value, list) or len(value) != len(data):
         raise scoring.Invalid("one tour per instance is needed")
     total = 0.0
-    for cities, tour in zip(DATA, value, strict=True):
+    for cities, tour in zip(data, value, strict=True):
         scoring.order(tour, CITIES, "tour")
         total += sum(math.dist(cities[tour[k - 1]], cities[tour[k]]) for k in range(CITIES))
-    length = total / INSTANCES
+    length = total / len(data)
     return {"combined_score": 3 / length, "tour_length": length}
 
 
-def evaluate(program_path):
-    return scoring.evaluate(program_path, entry="cost", driver=DRIVER, args=(DATA,), score=score)
+def evaluate(program_path, hidden=False):
+    data = HIDDEN if hidden else SEARCH
+    return scoring.evaluate(program_path, entry="cost", driver=DRIVER, args=(data,), score=partial(score, data))

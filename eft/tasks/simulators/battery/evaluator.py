@@ -4,6 +4,7 @@ The candidate hands back its wishes for power; what battery and grid make of the
 """
 
 import math
+from functools import partial
 
 from eft.tasks import scoring
 
@@ -42,25 +43,27 @@ def day(seed):
     return prices
 
 
-DATA = [day(seed) for seed in range(DAYS)]
+SEARCH = [day(seed) for seed in range(DAYS)]
+HIDDEN = [day(100 + seed) for seed in range(2 * DAYS)]  # for the final score
 _scope: dict = {}
 exec(STEP, _scope)
 step = _scope["step"]
 
 
-def score(value):
-    if not isinstance(value, list) or len(value) != DAYS:
+def score(data, value):
+    if not isinstance(value, list) or len(value) != len(data):
         raise scoring.Invalid("one list of powers per day is needed")
     total = 0.0
-    for prices, plan in zip(DATA, value, strict=True):
+    for prices, plan in zip(data, value, strict=True):
         level = 0.5
         for price, power in zip(prices, scoring.numbers(plan, SLOTS, "powers"), strict=True):
             level, flow = step(level, power)
             total -= price * flow + LOSS * price * abs(flow) + WEAR * flow * flow
         total += (level - 0.5) * sum(prices) / SLOTS  # what is left counts at the day's mean price
-    profit = total / DAYS
+    profit = total / len(data)
     return {"combined_score": (profit + math.sqrt(profit * profit + 25)) / 100, "profit": profit}
 
 
-def evaluate(program_path):
-    return scoring.evaluate(program_path, entry="charge", driver=DRIVER, args=(DATA, STEP), score=score)
+def evaluate(program_path, hidden=False):
+    data = HIDDEN if hidden else SEARCH
+    return scoring.evaluate(program_path, entry="charge", driver=DRIVER, args=(data, STEP), score=partial(score, data))

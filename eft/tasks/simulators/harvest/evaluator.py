@@ -5,6 +5,7 @@ candidate hands back its catches; the waters are simulated again here.
 """
 
 import math
+from functools import partial
 
 from eft.tasks import scoring
 
@@ -39,26 +40,28 @@ def water(seed):
     return [(math.sin(phase + pace * year), 6 * (draw() - 0.5)) for year in range(SEASONS)]
 
 
-DATA = [water(seed) for seed in range(WATERS)]
+SEARCH = [water(seed) for seed in range(WATERS)]
+HIDDEN = [water(100 + seed) for seed in range(2 * WATERS)]  # for the final score
 _scope: dict = {}
 exec(GROW, _scope)
 grow = _scope["grow"]
 
 
-def score(value):
-    if not isinstance(value, list) or len(value) != WATERS:
+def score(data, value):
+    if not isinstance(value, list) or len(value) != len(data):
         raise scoring.Invalid("one list of catches per water is needed")
     total = 0.0
-    for seasons, plan in zip(DATA, value, strict=True):
+    for seasons, plan in zip(data, value, strict=True):
         stock = START
         for (warmth, luck), amount in zip(seasons, scoring.numbers(plan, SEASONS, "catches", 0.0, 1e6), strict=True):
             caught = min(amount, 0.9 * stock)
             total += caught * (1 - 0.3 * caught / (5 + stock)) - 0.02 * caught * caught
             stock = grow(stock - caught, warmth, luck)
-    profit = total / WATERS / SEASONS
+    profit = total / len(data) / SEASONS
     # A floor keeps the score of a ruined fishery above zero, and smooth.
     return {"combined_score": (profit + math.sqrt(profit * profit + 0.01)) / 20, "profit": profit}
 
 
-def evaluate(program_path):
-    return scoring.evaluate(program_path, entry="catch", driver=DRIVER, args=(DATA, START, GROW), score=score)
+def evaluate(program_path, hidden=False):
+    data = HIDDEN if hidden else SEARCH
+    return scoring.evaluate(program_path, entry="catch", driver=DRIVER, args=(data, START, GROW), score=partial(score, data))

@@ -5,6 +5,7 @@ The candidate hands back its orders; the warehouse is simulated again here.
 """
 
 import math
+from functools import partial
 
 from eft.tasks import scoring
 
@@ -35,23 +36,25 @@ def year(seed):
     return [max(0.0, level + 3 * (draw() + draw() + draw() - 1.5)) for level in season]
 
 
-DATA = [year(seed) for seed in range(YEARS)]
+SEARCH = [year(seed) for seed in range(YEARS)]
+HIDDEN = [year(100 + seed) for seed in range(2 * YEARS)]  # for the final score
 
 
-def score(value):
-    if not isinstance(value, list) or len(value) != YEARS:
+def score(data, value):
+    if not isinstance(value, list) or len(value) != len(data):
         raise scoring.Invalid("one list of orders per year is needed")
     total = 0.0
-    for demands, plan in zip(DATA, value, strict=True):
+    for demands, plan in zip(data, value, strict=True):
         stock, pipeline, last = 20.0, [8.0] * DELAY, 8.0
         for demand, amount in zip(demands, scoring.numbers(plan, DAYS, "orders", 0.0, 1e4), strict=True):
             pipeline.append(amount)
             stock += pipeline.pop(0) - demand
             total += HOLDING * max(stock, 0.0) + BACKLOG * max(-stock, 0.0) + CHANGE * abs(amount - last)
             last = amount
-    cost = total / YEARS / DAYS
+    cost = total / len(data) / DAYS
     return {"combined_score": 10 / (1 + cost), "daily_cost": cost}
 
 
-def evaluate(program_path):
-    return scoring.evaluate(program_path, entry="order", driver=DRIVER, args=(DATA, DELAY), score=score)
+def evaluate(program_path, hidden=False):
+    data = HIDDEN if hidden else SEARCH
+    return scoring.evaluate(program_path, entry="order", driver=DRIVER, args=(data, DELAY), score=partial(score, data))

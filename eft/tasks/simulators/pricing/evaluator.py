@@ -5,6 +5,7 @@ candidate hands back the prices; sales are computed again here.
 """
 
 import math
+from functools import partial
 
 from eft.tasks import scoring
 
@@ -35,22 +36,24 @@ def flight(seed):
     return [(demand * (0.6 + 0.8 * draw()), 40 + 60 * (day / DAYS) ** 2 * late) for day in range(DAYS)]
 
 
-DATA = [flight(seed) for seed in range(FLIGHTS)]
+SEARCH = [flight(seed) for seed in range(FLIGHTS)]
+HIDDEN = [flight(100 + seed) for seed in range(2 * FLIGHTS)]  # for the final score
 
 
-def score(value):
-    if not isinstance(value, list) or len(value) != FLIGHTS:
+def score(data, value):
+    if not isinstance(value, list) or len(value) != len(data):
         raise scoring.Invalid("one list of prices per flight is needed")
     total = 0.0
-    for days, plan in zip(DATA, value, strict=True):
+    for days, plan in zip(data, value, strict=True):
         left = SEATS
         for (customers, means), amount in zip(days, scoring.numbers(plan, DAYS, "prices", 0.0, 1e6), strict=True):
             sold = min(left, customers * math.exp(-amount / means))
             left -= sold
             total += sold * amount
-    revenue = total / FLIGHTS
+    revenue = total / len(data)
     return {"combined_score": revenue / 10000, "revenue": revenue}
 
 
-def evaluate(program_path):
-    return scoring.evaluate(program_path, entry="price", driver=DRIVER, args=(DATA, SEATS), score=score)
+def evaluate(program_path, hidden=False):
+    data = HIDDEN if hidden else SEARCH
+    return scoring.evaluate(program_path, entry="price", driver=DRIVER, args=(data, SEATS), score=partial(score, data))

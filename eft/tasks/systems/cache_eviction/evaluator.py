@@ -4,6 +4,8 @@ Objects differ in size and in the price of fetching them. When room is needed, t
 keep(age, count, size, price) goes. The candidate hands back its evictions; the cache is run again here.
 """
 
+from functools import partial
+
 from eft.tasks import scoring
 
 TRACES, REQUESTS, OBJECTS, ROOM = 4, 500, 60, 60
@@ -47,14 +49,15 @@ def trace(seed):
     return objects, requests
 
 
-DATA = [trace(seed) for seed in range(TRACES)]
+SEARCH = [trace(seed) for seed in range(TRACES)]
+HIDDEN = [trace(100 + seed) for seed in range(2 * TRACES)]  # for the final score
 
 
-def score(value):
-    if not isinstance(value, list) or len(value) != TRACES:
+def score(data, value):
+    if not isinstance(value, list) or len(value) != len(data):
         raise scoring.Invalid("one list of evictions per trace is needed")
     paid = full = 0.0
-    for (objects, requests), plan in zip(DATA, value, strict=True):
+    for (objects, requests), plan in zip(data, value, strict=True):
         if not isinstance(plan, list) or not all(
             isinstance(p, list) and len(p) == 2 and isinstance(p[1], list) for p in plan
         ):
@@ -80,5 +83,6 @@ def score(value):
     return {"combined_score": saved, "saved_share": saved}
 
 
-def evaluate(program_path):
-    return scoring.evaluate(program_path, entry="keep", driver=DRIVER, args=(DATA, ROOM), score=score)
+def evaluate(program_path, hidden=False):
+    data = HIDDEN if hidden else SEARCH
+    return scoring.evaluate(program_path, entry="keep", driver=DRIVER, args=(data, ROOM), score=partial(score, data))
