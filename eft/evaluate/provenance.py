@@ -107,3 +107,42 @@ def read(folder: Path) -> Provenance:
         if name in ("sft", "kto") and (found := losses(folder / sub, name)):
             curves.append(found)
     return Provenance(str(folder), tuple(stages), tuple(curves), tuple(absent))
+
+
+def training_domains(model: Path) -> tuple[str, ...]:
+    """The domains of the transitions that a model was trained on, sorted, as far as manifests lead to its training sets.
+
+    `model`: an export, a training's output folder, or a checkpoint in it. () for a model that eft did not train, or
+    where the training sets are gone. Never fails.
+    """
+    domains: set[str] = set()
+    waiting, seen = [model], set()
+    while waiting:
+        place = waiting.pop().resolve()
+        if place in seen:
+            continue
+        seen.add(place)
+        if place.name == "train.parquet" and place.is_file():
+            domains |= _domains(place)
+            continue
+        found = manifest.read(place) or manifest.read(place.parent)
+        if found is None or found.get("stage") not in ("export", "sft", "kto"):
+            continue
+        root = Path(str((found.get("config") or {}).get("root", ".")))
+        for name in found.get("inputs") or {}:
+            # as written, or beside the model where the whole recipe was moved
+            inside = Path(name).relative_to(root) if Path(name).is_relative_to(root) else None
+            waiting += [Path(name)] + ([place.parent / inside, place.parent.parent / inside] if inside else [])
+    return tuple(sorted(domains))
+
+
+def _domains(table: Path) -> set[str]:
+    """The values of a training set's `domain` column; empty for a file that cannot be read or has none."""
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    try:
+        column = parquet.read_table(table, columns=["domain"]).column("domain")
+    except (OSError, KeyError, ValueError, pyarrow.ArrowException):
+        return set()
+    return {str(d) for d in column.unique().to_pylist() if d}

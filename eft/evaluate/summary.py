@@ -5,13 +5,13 @@ A result holds every candidate; the summary holds what comparison and report nee
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from eft.evaluate import lineage
 from eft.evaluate.metrics import gap_closed
 from eft.evaluate.results import IMPROVED, NO_OP, NOT_IMPROVED, REPAIRED, Search
 from eft.records import Validity
@@ -86,11 +86,7 @@ def best_diff(result: SearchResult, task: Task) -> str:
     start = task.seed()
     if result.best_code.strip() == start.strip():
         return ""
-    lines = list(
-        difflib.unified_diff(start.splitlines(), result.best_code.splitlines(), "start", "best", n=2, lineterm="")
-    )
-    more = [f"… {len(lines) - DIFF_LINES} more lines"] if len(lines) > DIFF_LINES else []
-    return "\n".join(lines[:DIFF_LINES] + more)
+    return lineage.unified(start, result.best_code, ("start", "best"), DIFF_LINES)
 
 
 def of(spec: SearchSpec, result: SearchResult, task: Task) -> Search:
@@ -110,10 +106,15 @@ def of(spec: SearchSpec, result: SearchResult, task: Task) -> Search:
         prompt_tokens=result.prompt_tokens if billed else None,
         completion_tokens=result.completion_tokens if billed else None,
         seconds=max(result.seconds, sum(c.seconds or 0.0 for c in result.candidates)),  # a replay takes no time
-        examples=examples(result, replies), best_diff=best_diff(result, task),
+        examples=examples(result, replies), best_diff=best_diff(result, task), scaffold=result.scaffold,
+        final_score=result.final_score, final_raw=result.final_raw, start_final_raw=result.seed_final_raw,
+        sandbox=result.sandbox, lineage=lineage.steps(result, records, task),
     )  # fmt: skip
 
 
 def failed(spec: SearchSpec, task: Task, reason: str) -> Search:
     """The summary of a search that could not be finished, and why."""
-    return Search(spec.mutator, task.name, spec.seed, status="failed", reason=reason, iterations=spec.iterations)
+    return Search(
+        spec.mutator, task.name, spec.seed, status="failed", reason=reason, iterations=spec.iterations,
+        scaffold=spec.scaffold,
+    )  # fmt: skip
