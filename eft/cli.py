@@ -34,6 +34,7 @@ VERBS = {
     "report": ("eft.evaluate.report", "Write the results of an evaluation as one HTML file."),
 }
 SIDE_VERBS = {
+    "aa": ("eft.evaluate.aa", "Compare a mutator with itself: how often does the report see a difference?"),
     "run": ("eft.recipes", "Run a whole recipe, stage by stage, skipping what is up to date."),
     "recipes": ("eft.recipes", "List the shipped recipes and accelerate configs, or copy one."),
     "gateway": ("eft.mutators.gateway", "Record any search: an OpenAI-compatible proxy that journals everything."),

@@ -333,7 +333,7 @@ def compare(results: Results, draws: int = DRAWS) -> Comparison:
 
 
 def _reference_of(results: Results, compared: Sequence[tuple[str, str]], bases: set[str]) -> dict[str, str]:
-    """The baseline that a mutator's relative gain is taken over; a control's is that of the mutators compared with it."""
+    """The baseline that a mutator's relative gain is taken over; a control has that of those compared with it."""
     found = {a: b for a, b in compared if b in bases}
     for a, b in compared:
         if b not in bases and a in found:

@@ -78,7 +78,7 @@ def _child(parent: str, replies: list[str], wanted: str, result: SearchResult, l
 
 
 def steps(result: SearchResult, records: Iterable[dict[str, Any]], task: Task) -> tuple[Step, ...]:
-    """The way to the best program, oldest edit first; () where nothing was found or the journal does not show it all."""
+    """The way to the best program, oldest edit first; () where there is none, or the journal does not show it all."""
     code = task.seed()
     way = chain(result, code)
     if not way:

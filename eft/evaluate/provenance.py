@@ -110,7 +110,7 @@ def read(folder: Path) -> Provenance:
 
 
 def training_domains(model: Path) -> tuple[str, ...]:
-    """The domains of the transitions that a model was trained on, sorted, as far as manifests lead to its training sets.
+    """The domains of the transitions that a model was trained on, as far as manifests lead to its training sets.
 
     `model`: an export, a training's output folder, or a checkpoint in it. () for a model that eft did not train, or
     where the training sets are gone. Never fails.
