@@ -1,15 +1,19 @@
 """Build: training sets from clean transitions — SFT on improved rows, KTO on improved against regressed ones.
 
-    eft build IN -o OUT
+    eft build IN -o OUT [--push-to-hub ORG/NAME]
 
-Writes OUT/sft/{train,validation}.parquet, OUT/kto/{train,validation}.parquet, OUT/kto/weights.json and
-OUT/manifest.json. Columns: id, task, domain, run, prompt (list of {role, content}, as logged), completion (one
-assistant message: the reply as logged), reasoning, delta, label, prompt_format, edit_kind, model. `label` is the
-transition's label in sft/, and whether the row is desirable (bool) in kto/. What both sides of the split share is
-nothing: it goes by task.
+Writes OUT/sft/{train,validation}.parquet, OUT/kto/{train,validation}.parquet, OUT/kto/weights.json, OUT/README.md (the
+data card), OUT/plots and OUT/manifest.json. Columns: id, task, domain, run, prompt (list of {role, content}, as
+logged), completion (one assistant message: the reply as logged), reasoning, delta, label, prompt_format, edit_kind,
+model. `label` is the transition's label in sft/, and whether the row is desirable (bool) in kto/. What both sides of
+the split share is nothing: it goes by task.
+
+With `tasks: [15, 30]` the same again for nested subsets of the training tasks, under OUT/tasks_15/, OUT/tasks_30/.
+With `format: finch` OUT holds the clean rows in the Finch-Collection's columns instead, and no training sets.
 
 Left out and counted: rows without prompt or reply, rows labelled on averaged scores (unless `include_averaged`), rows
-over `max_prompt_tokens`. Raises EftError for rows of held-out or gate tasks, and where no improved row is left.
+over `max_prompt_tokens`. Raises EftError for rows of held-out or gate tasks, where no improved row is left, and where
+the split would leave the training side without one class.
 
 One task alone cannot be split by task: its validation rows are then children of other parents, which is said loudly.
 Without regressed rows there is no kto/, which is said as well.
@@ -21,38 +25,55 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from data_tools import pairing, split
-from data_tools.counts import messages, read_counts
+from data_tools import card, choose, pairing, sets, shards, split
+from data_tools.choose import Row
+from data_tools.counts import read_counts
 from data_tools.source import check, start
-from eft import edits, manifest
-from eft.config import StageConfig
+from eft import manifest
 from eft.errors import EftError, UsageError
-from eft.records import Label, ScoreKind, Transition, read_transitions, writing
+from eft.records import Label
 
 WEIGHTS = "weights.json"
 
 
-class Config(StageConfig):
+class Config(shards.Workers):
     positional: ClassVar[str] = "source"
 
     source: Path = Field(Path("clean"), description="Output folder of 'eft clean'.")
+    format: Literal["sets", "finch"] = Field(
+        "sets", description="sets: training sets; finch: all clean rows in the Finch-Collection's columns."
+    )
     validation: float = Field(0.05, ge=0, lt=1, description="Share of the tasks that validate.")
     seed: int = Field(0, description="Decides the split, the order and the samples.")
     max_rows_per_task: int | None = Field(None, gt=0, description="At most so many rows of one task and label.")
     rank: Literal["random", "gain"] = Field(
         "random", description="Which rows a cap keeps: a sample, or the largest changes."
     )
+    max_rows: int | None = Field(None, gt=0, description="At most so many training rows of each label.")
+    task_weights: Literal["proportional", "sqrt", "uniform"] = Field(
+        "proportional", description="How max_rows is shared among tasks: by their rows, the root of them, or equally."
+    )
+    tasks: list[int] = Field(
+        default_factory=list, description="Also sets of so many training tasks, nested, for scaling studies."
+    )
+    tokenizer: str = Field(
+        "", description="Whose counts max_prompt_tokens goes by; default: the first that 'eft clean' counted with."
+    )
     max_prompt_tokens: int | None = Field(
         None, gt=0, description="Leave out longer prompts, as counted by 'eft clean'."
     )
     include_averaged: bool = Field(False, description="Take rows that were labelled on averaged scores.")
     include_repair: bool = Field(False, description="SFT also on repairs (an invalid parent became valid).")
+    sft_weights: Literal["none", "gain"] = Field(
+        "none", description="A column `weight` in sft/: by the relative gain of the row, with mean 1."
+    )
     response: Literal["logged", "diff"] = Field(
         "logged",
         description="The reply as logged, or as the smallest SEARCH/REPLACE blocks (where a diff was asked for).",
@@ -61,6 +82,26 @@ class Config(StageConfig):
     kto_block: int = Field(
         2, ge=2, description="The KTO trainer's batch per device: row counts become a multiple of it."
     )
+    license: str = Field("", description="Licence of the data set for its card, by the hub's name of it.")
+    push_to_hub: str = Field("", description="Push the finished data set: ORG/NAME. The token is HF_TOKEN's.")
+    private: bool = Field(False, description="A data set repository that is made anew is private.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        if self.task_weights != "proportional" and self.max_rows is None:
+            raise ValueError("task_weights needs max_rows: no row is taken twice, so without a limit all rows stay")
+        return self
+
+
+@dataclass
+class Sides:
+    """Rows of one set, by side of the split."""
+
+    train: list[Row]
+    validation: list[Row]
+
+    def each(self) -> dict[str, list[Row]]:
+        return {"train": self.train, "validation": self.validation}
 
 
 def inputs(config: Config) -> list[Path]:
@@ -72,171 +113,130 @@ def run(config: Config) -> Path:
     check(source, out, "clean")
     if (manifest.read(source) or {}).get("stage") == "label":
         print("warning: this is the output of 'eft label', nothing has been cleaned", file=sys.stderr)
+    rows = choose.read(source, config)
+    if config.format == "finch":
+        return _finch(config, source, out, rows, started)
+    tokens = _tokens(config, source)
     left_out: Counter[str] = Counter()
-    rows = _usable(config, source, left_out)
-    sft = [r for r in rows if r.label == Label.IMPROVED or (config.include_repair and r.label == Label.REPAIR)]
-    regressed = [r for r in rows if r.label == Label.REGRESSED]
-    if not any(r.label == Label.IMPROVED for r in rows):
-        raise EftError("there is no improved row to train on", where=source, why=_why_empty(rows, left_out),
-                       way_out="harvest more; without combined_score: 'eft label --score-key NAME'")  # fmt: skip
-    validates = _split(config, rows)
+    rows = choose.usable(rows, source, repair=config.include_repair, averaged=config.include_averaged,
+                         left_out=left_out, tokens=tokens, max_prompt=config.max_prompt_tokens)  # fmt: skip
+    validates = choose.validating(rows, config.validation, config.seed)
+    _both_classes(config, rows, validates)
+    subsets = choose.nested([r for r in rows if not validates(r)], config.tasks, config.seed)
     start(out)
-    files, counts = [], {"rows": len(rows), "left_out": dict(left_out)}
-
-    sft = _cap(sft, config)
-    for name, part in _parts(sft, validates).items():
-        part = sorted(part, key=lambda r: split.rank(config.seed, "sft", r.id))
-        files.append(_write(out / "sft" / f"{name}.parquet", part, config, flag=False))
-        counts[f"sft_{name}"] = len(part)
-    counts["tasks"] = len({r.task for r in sft})
-    counts["validation_tasks"] = len({r.task for r in sft if validates(r)})
-
-    desirable = _cap([r for r in rows if r.label == Label.IMPROVED], config)
-    files += _kto(config, out, _parts(desirable, validates), _parts(_cap(regressed, config), validates), counts)
+    counts: dict[str, Any] = {"rows": len(rows), "left_out": dict(left_out)}
+    with manifest.clear_disk_errors(out):
+        for old in ("sft", "kto", *(p.name for p in out.glob("tasks_*"))):
+            shutil.rmtree(out / old, ignore_errors=True)
+        plans, files = _plans(config, out, rows, validates, counts)
+        for size, names in subsets.items():
+            inner: dict[str, Any] = {}
+            chosen = [r for r in rows if r.task in names or validates(r)]
+            more, more_files = _plans(config, out / f"tasks_{size}", chosen, validates, inner)
+            plans, files = plans + more, files + more_files
+            counts[f"tasks_{size}"] = inner
+        sets.write(source, plans, config.response, config, out / ".spill")
+        files += [plan.file for plan in plans]
+        files += card.write(out, config, source, plans, counts, tokens)
     _say(config, counts)
     manifest.write(out, "build", config.model_dump(mode="json"), inputs(config), files, counts, started)
+    if config.push_to_hub:
+        card.push(out, config.push_to_hub, private=config.private)
+    return out
+
+
+def _finch(config: Config, source: Path, out: Path, rows: list[Row], started: float) -> Path:
+    """The Finch-Collection's columns. Held-out rows are refused as everywhere."""
+    from data_tools import finch_writer
+
+    for row in rows:
+        if row.suite_role in ("heldout", "gate"):
+            raise EftError(f"a row of a {row.suite_role} task: it must never be trained on",
+                           where=f"{row.task}, row {row.id}", way_out="run 'eft clean' first")  # fmt: skip
+    start(out)
+    with manifest.clear_disk_errors(out):
+        files = finch_writer.write(source, out)
+    counts = {"rows": len(rows), "labels": choose.describe(rows, lambda r: r.label)}
+    print(f"build: {len(rows)} rows in the Finch-Collection's columns", file=sys.stderr)
+    manifest.write(out, "build", config.model_dump(mode="json"), inputs(config), files, counts, started)
+    if config.push_to_hub:
+        card.push(out, config.push_to_hub, private=config.private)
     return out
 
 
 # ------------------------------------------------------------------------------------------------------------ choose
 
 
-def _usable(config: Config, source: Path, left_out: Counter[str]) -> list[Transition]:
-    """The rows that can be trained on, by id. Raises EftError for roles that must never be."""
-    tokens = read_counts(source) if config.max_prompt_tokens is not None else {}
+def _tokens(config: Config, source: Path) -> dict[str, tuple[int, int]]:
+    tokens = read_counts(source, config.tokenizer)
     if config.max_prompt_tokens is not None and not tokens:
         raise UsageError("max_prompt_tokens needs token counts, and there are none", where=source,
                          way_out="run 'eft clean' with --tokenizer NAME")  # fmt: skip
-    rows, wanted = [], {Label.IMPROVED, Label.REGRESSED} | ({Label.REPAIR} if config.include_repair else set())
-    for row in read_transitions(source):
-        if row.suite_role in ("heldout", "gate"):
-            raise EftError(f"a row of a {row.suite_role} task: it must never be trained on",
-                           where=f"{row.task}, row {row.id}", way_out="run 'eft clean' first")  # fmt: skip
-        if row.label not in wanted:
-            reason = row.label or "unlabelled"
-        elif not row.prompt_user:
-            reason = "no_prompt"
-        elif not row.response.strip():
-            reason = "no_response"
-        elif row.score_kind == ScoreKind.AVERAGED and not config.include_averaged:
-            reason = "averaged"
-        elif tokens and tokens.get(row.id, (0, 0))[0] > (config.max_prompt_tokens or 0):
-            reason = "prompt_too_long"
-        else:
-            rows.append(row)
-            continue
-        left_out[reason] += 1
-    return sorted(rows, key=lambda r: r.id)
+    return tokens
 
 
-def _why_empty(rows: list[Transition], left_out: Counter[str]) -> str:
-    found = Counter(r.label for r in rows) + left_out
-    return ", ".join(f"{n} {name}" for name, n in sorted(found.items())) or "the table is empty"
+def _both_classes(config: Config, rows: list[Row], validates: Callable[[Row], bool]) -> None:
+    """Raises EftError where the split, not the data, takes one class from the training side."""
+    bad = [r for r in rows if r.label == Label.REGRESSED]
+    if config.kto and bad and all(map(validates, bad)):
+        raise EftError("the split leaves no regressed row to train on", why=f"all {len(bad)} are of validation tasks",
+                       way_out="another --seed, a smaller --validation, or --set kto=false")  # fmt: skip
+    if all(validates(r) for r in rows if r.label == Label.IMPROVED):
+        raise EftError("the split leaves no improved row to train on", way_out="another --seed or a smaller --validation")
 
 
-def _split(config: Config, rows: list[Transition]):
-    """A function that says whether a row validates. Rows whose suite role is `validation` always do."""
-    named = {r.task for r in rows if r.suite_role == "validation"}
-    if named:
-        if not {r.task for r in rows if r.label == Label.IMPROVED} - named:
-            raise EftError("every improved row is of a validation task", where=", ".join(sorted(named)[:5]),
-                           way_out="harvest searches on training tasks too")  # fmt: skip
-        return lambda row: row.task in named
-    family = split.families(rows)
-    for name in sorted(set(family.values())):
-        members = sorted(task for task, first in family.items() if first == name)
-        if len(members) > 1:
-            print(f"warning: {', '.join(members)} share programs: they are split as one task (harvest them with the "
-                  "same --task to cap and name them as one, too)", file=sys.stderr)  # fmt: skip
-    improved = Counter(family[r.task] for r in rows if r.label == Label.IMPROVED)
-    chosen = split.validation_tasks(improved, family.values(), config.validation, config.seed)
-    if chosen or config.validation == 0:
-        return lambda row: family[row.task] in chosen
-    # One task with improved rows: by parent, within it.
-    only = next(iter(improved))
-    ours = [r for r in rows if family[r.task] == only]
-    parents = split.validation_parents(ours, config.validation, config.seed)
-    kind = "its validation rows have other parents, but the same task" if parents else "there are no validation rows"
-    print(f"warning: only one task ({only}) has improved rows, so the split cannot go by task: {kind}; the validation "
-          "loss will not show whether the model learned anything beyond it", file=sys.stderr)  # fmt: skip
-    return lambda row: family[row.task] == only and split.parent_of(row) in parents
+def _sides(config: Config, rows: list[Row], validates: Callable[[Row], bool]) -> Sides:
+    rows = split.capped(rows, config.max_rows_per_task, config.rank, config.seed)
+    train = choose.by_weight([r for r in rows if not validates(r)], config.max_rows, config.task_weights, config.seed)
+    return Sides(train, [r for r in rows if validates(r)])
 
 
-def _parts(rows: list[Transition], validates) -> dict[str, list[Transition]]:
-    return {"train": [r for r in rows if not validates(r)], "validation": [r for r in rows if validates(r)]}
+def _plans(config: Config, out: Path, rows: list[Row], validates: Callable[[Row], bool],
+           counts: dict[str, Any]) -> tuple[list[sets.Plan], list[Path]]:  # fmt: skip
+    """What is to be written under `out`, and the files that are written already; `counts` is filled in."""
+    labels = (Label.IMPROVED, Label.REPAIR) if config.include_repair else (Label.IMPROVED,)
+    sft = _sides(config, [r for r in rows if r.label in labels], validates)
+    plans = []
+    for name, part in sft.each().items():
+        part = sorted(part, key=lambda r: split.rank(config.seed, "sft", r.id))
+        weights = choose.gain_weights(part) if config.sft_weights == "gain" else {}
+        plans.append(sets.Plan(out / "sft" / f"{name}.parquet", part, False, weights))
+        counts[f"sft_{name}"] = len(part)
+    counts["tasks"] = len({r.task for r in sft.train + sft.validation})
+    counts["validation_tasks"] = len({r.task for r in sft.validation})
+    more, files = _kto(config, out, rows, validates, counts) if config.kto else ([], [])
+    return plans + more, files
 
 
-def _cap(rows: list[Transition], config: Config) -> list[Transition]:
-    return split.capped(rows, config.max_rows_per_task, config.rank, config.seed)
-
-
-# ------------------------------------------------------------------------------------------------------------- write
-
-
-def _kto(config: Config, out: Path, desirable: dict, undesirable: dict, counts: dict[str, Any]) -> list[Path]:
-    """Write kto/, or say why not. Returns its files; a KTO set of an earlier build is removed."""
-    shutil.rmtree(out / "kto", ignore_errors=True)
-    if not config.kto:
-        return []
+def _kto(config: Config, out: Path, rows: list[Row], validates: Callable[[Row], bool],
+         counts: dict[str, Any]) -> tuple[list[sets.Plan], list[Path]]:  # fmt: skip
+    """kto/, or why there is none."""
+    desirable = _sides(config, [r for r in rows if r.label == Label.IMPROVED], validates).each()
+    undesirable = _sides(config, [r for r in rows if r.label == Label.REGRESSED], validates).each()
     parts = {name: pairing.interleave(desirable[name], undesirable[name], config.seed, config.kto_block)
              for name in ("train", "validation")}  # fmt: skip
-    good = {name: sum(r.label == Label.IMPROVED for r in rows) for name, rows in parts.items()}
-    bad = {name: len(rows) - good[name] for name, rows in parts.items()}
+    good = {name: sum(r.label == Label.IMPROVED for r in found) for name, found in parts.items()}
+    bad = {name: len(found) - good[name] for name, found in parts.items()}
     if not good["train"] or not bad["train"]:
         missing = "regressed" if good["train"] else "improved" if bad["train"] else "whole block of"
         print(f"warning: no {missing} rows to train on: there is no KTO set, and 'eft kto' cannot run on this build",
               file=sys.stderr)  # fmt: skip
-        return []
+        return [], []
+    if parts["validation"] and not (good["validation"] and bad["validation"]):
+        lacking = "regressed" if good["validation"] else "improved"
+        print(f"warning: the KTO validation rows have no {lacking} one: margins cannot be watched", file=sys.stderr)
     weights = pairing.weights(good["train"], bad["train"])
     counts |= {"desirable_weight": weights[0], "undesirable_weight": weights[1]}
-    files = []
-    for name, rows in parts.items():
-        files.append(_write(out / "kto" / f"{name}.parquet", rows, config, flag=True))
-        trimmed = len(desirable[name]) + len(undesirable[name]) - len(rows)
-        counts |= {f"kto_{name}": len(rows), f"kto_{name}_desirable": good[name], f"kto_{name}_trimmed": trimmed}
+    for name, found in parts.items():
+        trimmed = len(desirable[name]) + len(undesirable[name]) - len(found)
+        counts |= {f"kto_{name}": len(found), f"kto_{name}_desirable": good[name], f"kto_{name}_trimmed": trimmed}
     counts |= {"kto_neighbours_of_one_task": pairing.neighbours_of_one_task(parts["train"]),
                "kto_longest_label_run": pairing.label_runs(parts["train"])}  # fmt: skip
     manifest.write_json(out / "kto" / WEIGHTS, {
         "desirable_weight": weights[0], "undesirable_weight": weights[1], "desirable": good["train"],
         "undesirable": bad["train"]})  # fmt: skip
-    return [*files, out / "kto" / WEIGHTS]
-
-
-def columns(*, flag: bool) -> Any:
-    """The Arrow schema of a training set; `flag`: `label` is a bool (KTO), else the label's name."""
-    import pyarrow as pa
-
-    turn = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
-    return pa.schema([
-        ("id", pa.string()), ("task", pa.string()), ("domain", pa.string()), ("run", pa.string()), ("prompt", turn),
-        ("completion", turn), ("reasoning", pa.string()), ("delta", pa.float64()),
-        ("label", pa.bool_() if flag else pa.string()), ("prompt_format", pa.string()), ("edit_kind", pa.string()),
-        ("model", pa.string()),
-    ])  # fmt: skip
-
-
-def _write(file: Path, rows: Iterable[Transition], config: Config, *, flag: bool) -> Path:
-    with writing(file, columns(flag=flag)) as table:
-        for row in rows:
-            table.add({
-                "id": row.id, "task": row.task, "domain": row.domain, "run": row.run, "prompt": messages(row),
-                "completion": [{"role": "assistant", "content": completion(row, config.response)}],
-                "reasoning": row.reasoning, "delta": row.delta,
-                "label": row.label == Label.IMPROVED if flag else row.label, "prompt_format": row.prompt_format,
-                "edit_kind": row.edit_kind, "model": row.model,
-            })  # fmt: skip
-    return file
-
-
-def completion(row: Transition, form: str) -> str:
-    """The reply to learn: as logged; or (`form` "diff") the smallest diff that says the same, where a diff was
-    asked for and can say it."""
-    if form == "diff" and row.edit_kind == "diff":
-        try:
-            return edits.render_diff(row.parent_code, row.child_code)
-        except ValueError:
-            pass
-    return row.response
+    plans = [sets.Plan(out / "kto" / f"{name}.parquet", found, True) for name, found in parts.items()]
+    return plans, [out / "kto" / WEIGHTS]
 
 
 def _say(config: Config, counts: dict[str, Any]) -> None:
@@ -246,6 +246,9 @@ def _say(config: Config, counts: dict[str, Any]) -> None:
     if "kto_train" in counts:
         print(f"build: kto {c['kto_train']} train ({c['kto_train_desirable']} desirable) + {c['kto_validation']} "
               f"validation; weights {c['desirable_weight']} / {c['undesirable_weight']}", file=sys.stderr)  # fmt: skip
+    for size in config.tasks:
+        inner = counts[f"tasks_{size}"]
+        print(f"build: {size} tasks: sft {inner['sft_train']} train, kto {inner.get('kto_train', 0)} train", file=sys.stderr)
     for reason, number in sorted(counts["left_out"].items()):
         print(f"  left out x{number}: {reason}", file=sys.stderr)
     if config.validation and not counts["sft_validation"]:

@@ -7,7 +7,6 @@ billed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,67 +24,64 @@ def messages(row: Transition) -> list[dict[str, str]]:
 
 
 def token_schema() -> Any:
+    """One line per row and tokenizer; `tokenizer` is `eft.tokenizers.identity`, `name` what it was called."""
     import pyarrow as pa
 
-    return pa.schema([("id", pa.string()), ("tokenizer", pa.string()), ("prompt_tokens", pa.int64()),
-                      ("response_tokens", pa.int64())])  # fmt: skip
+    return pa.schema([("id", pa.string()), ("tokenizer", pa.string()), ("name", pa.string()),
+                      ("prompt_tokens", pa.int64()), ("response_tokens", pa.int64())])  # fmt: skip
 
 
 class TokenCounter:
-    """Counts with one tokenizer. Without one (`name` ""), it can still tell rows that are short by their bytes."""
+    """Counts with one tokenizer. Raises EftError where `name` is none."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.identity, self._tokenizer = name, "", None
-        if name:
-            from eft import tokenizers
+        from eft import tokenizers
 
-            self._tokenizer = tokenizers.load(name)
-            self.identity = tokenizers.identity(self._tokenizer)
+        self.name, self._tokenizer = name, tokenizers.load(name)
+        self.identity = tokenizers.identity(self._tokenizer)
 
-    def count(self, rows: list[Transition], limits: tuple[int | None, int | None]) -> dict[str, tuple[int, int]]:
-        """Row id -> (prompt tokens, response tokens). Without a tokenizer, -1 for rows within `limits` (response, both)
-        whatever the tokenizer: a token is at least a byte. Raises EftError where that does not decide it.
-        """
-        if self._tokenizer is None:
-            for row in rows:
-                self._short(row, *limits)
-            return dict.fromkeys((row.id for row in rows), (-1, -1))
+    def lengths(self, rows: list[Transition]) -> tuple[list[int], list[int]]:
+        """(prompt tokens, response tokens) of every row, in order."""
         from eft import tokenizers
 
         prompts = tokenizers.count(
             self._tokenizer, [tokenizers.prompt_text(self._tokenizer, messages(r)) for r in rows]
         )
-        responses = tokenizers.count(self._tokenizer, [r.response for r in rows])
-        return {r.id: (p, n + 1) for r, p, n in zip(rows, prompts, responses, strict=True)}
-
-    @staticmethod
-    def _short(row: Transition, response_limit: int | None, limit: int | None) -> None:
-        response = len(row.response.encode("utf-8", "replace")) + 1
-        both = response + len((row.prompt_system + row.prompt_user).encode("utf-8", "replace")) + OVERHEAD
-        if (response_limit is not None and response > response_limit) or (limit is not None and both > limit):
-            raise EftError("the length of a row cannot be decided without a tokenizer", 
-                           where=f"{row.task}, row {row.id}",
-                           why=f"{both} bytes could be more than {limit} tokens",
-                           way_out="give --tokenizer NAME (of the model to train), or switch the limits off with "
-                                   "--set max_tokens=null --set max_response_tokens=null")  # fmt: skip
+        return prompts, [n + 1 for n in tokenizers.count(self._tokenizer, [r.response for r in rows])]
 
 
-def read_counts(folder: Path) -> dict[str, tuple[int, int]]:
-    """Row id -> (prompt tokens, response tokens), as `eft clean` counted them; {} where it had no tokenizer."""
-    return {row["id"]: (row["prompt_tokens"], row["response_tokens"]) for row in _rows(folder / TOKENS)}
+def read_counts(folder: Path, tokenizer: str = "") -> dict[str, tuple[int, int]]:
+    """Row id -> (prompt tokens, response tokens), as `eft clean` counted them; {} where it had no tokenizer.
 
-
-def _rows(file: Path) -> Iterator[dict[str, Any]]:
+    `tokenizer`: the name of the one that is meant, default the first that was counted with. Raises EftError where the
+    counts are of others only, or of an earlier state of it.
+    """
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
+    file = folder / TOKENS
     if not file.is_file():
-        return
+        return {}
     try:
-        with pq.ParquetFile(file) as table:
-            for group in table.iter_batches():
-                yield from group.to_pylist()
+        table = pq.read_table(file)
     except (pa.ArrowInvalid, OSError) as e:
         raise EftError(
             "the token counts cannot be read", where=file, why=str(e), way_out="run 'eft clean' again"
         ) from None
+    if not len(table):
+        return {}
+    wanted = table["tokenizer"][0].as_py()
+    if tokenizer:
+        wanted = TokenCounter(tokenizer).identity
+        known = dict(zip(table["tokenizer"].unique().to_pylist(), table["name"].unique().to_pylist(), strict=False))
+        if wanted not in known:
+            changed = tokenizer in known.values()
+            raise EftError(
+                f"the rows were not counted with the tokenizer '{tokenizer}'", where=file,
+                why="it has changed since the counts were made" if changed else f"counted with: {', '.join(known.values())}",
+                way_out=f"run 'eft clean' again with --tokenizer {tokenizer}")  # fmt: skip
+    table = table.filter(pc.equal(table["tokenizer"], wanted))
+    return dict(zip(table["id"].to_pylist(),
+                    zip(table["prompt_tokens"].to_pylist(), table["response_tokens"].to_pylist(), strict=True),
+                    strict=True))  # fmt: skip

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from data_tools.split import rank
-from eft.records import Transition
+
+if TYPE_CHECKING:
+    from data_tools.choose import Row
 
 T = TypeVar("T")
 LOWEST, HIGHEST = 1.0, 4 / 3  # of (desirable weight x count) / (undesirable weight x count), KTO paper, section 4.2
@@ -33,7 +35,7 @@ def weights(desirable: int, undesirable: int) -> tuple[float, float]:
     return (round(middle / ratio, 6), 1.0) if ratio < LOWEST else (1.0, round(ratio / middle, 6))
 
 
-def interleave(desirable: list[Transition], undesirable: list[Transition], seed: int, block: int) -> list[Transition]:
+def interleave(desirable: list[Row], undesirable: list[Row], seed: int, block: int) -> list[Row]:
     """Both classes in one order (see above), its length a multiple of `block`: up to block - 1 rows of the larger class
     (of the undesirable one, where they are equal) are left out."""
     extra = (len(desirable) + len(undesirable)) % block
@@ -45,9 +47,9 @@ def interleave(desirable: list[Transition], undesirable: list[Transition], seed:
     return part(mixed, lambda r: r.task, lambda r: r.label)
 
 
-def _spread(rows: list[Transition], seed: int) -> list[Transition]:
+def _spread(rows: list[Row], seed: int) -> list[Row]:
     """Each task's rows evenly over the whole length."""
-    by_task: dict[str, list[Transition]] = defaultdict(list)
+    by_task: dict[str, list[Row]] = defaultdict(list)
     for row in sorted(rows, key=lambda r: rank(seed, "kto", r.id)):
         by_task[row.task].append(row)
     placed = []
@@ -87,12 +89,12 @@ def part(rows: Sequence[T], group: Callable[[T], str], pattern: Callable[[T], st
     return rows
 
 
-def neighbours_of_one_task(rows: Sequence[Transition]) -> int:
+def neighbours_of_one_task(rows: Sequence[Row]) -> int:
     """How many neighbouring pairs are of the same task: what is left to say about an order."""
     return sum(a.task == b.task for a, b in zip(rows, rows[1:], strict=False))
 
 
-def label_runs(rows: Sequence[Transition]) -> int:
+def label_runs(rows: Sequence[Row]) -> int:
     """The longest run of one label."""
     longest = run = 0
     last = None

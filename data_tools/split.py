@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from eft.records import Transition, code_hash
+if TYPE_CHECKING:
+    from data_tools.choose import Row
 
 
 def rank(seed: int, *names: str) -> bytes:
@@ -18,7 +20,7 @@ def rank(seed: int, *names: str) -> bytes:
     return hashlib.sha256("\0".join([str(seed), *names]).encode("utf-8", "replace")).digest()
 
 
-def families(rows: Iterable[Transition]) -> dict[str, str]:
+def families(rows: Iterable[Row]) -> dict[str, str]:
     """task -> the first name of its family: tasks that share a parent program are one task under several names (two
     runs of it, harvested from folders of different names), and must not be parted by a split."""
     family: dict[str, str] = {}
@@ -31,15 +33,17 @@ def families(rows: Iterable[Transition]) -> dict[str, str]:
 
     for row in rows:
         family.setdefault(row.task, row.task)
-        if row.parent_code.strip():
-            a, b = first(row.task), first(owner.setdefault(parent_of(row), row.task))
+        if row.has_code:
+            a, b = first(row.task), first(owner.setdefault(row.parent, row.task))
             family[max(a, b)] = min(a, b)
     return {task: first(task) for task in family}
 
 
-def validation_tasks(improved: Counter[str], others: Iterable[str], share: float, seed: int) -> set[str]:
-    """The tasks that validate: `share` of all tasks, never the last one to train on; one (the smallest) where the share
-    of a few tasks is less than one.
+def validation_tasks(
+    improved: Counter[str], others: Iterable[str], share: float, seed: int, domain: dict[str, str] | None = None
+) -> set[str]:
+    """The tasks that validate: `share` of all tasks, of every domain (`domain`: by task) as near as whole tasks allow,
+    never the last one to train on; one (the smallest) where the share of a few tasks is less than one.
 
     `improved`: improved rows by task; `others`: tasks without any. Only tasks with improved rows are chosen, so that
     neither side of the split is empty.
@@ -50,16 +54,22 @@ def validation_tasks(improved: Counter[str], others: Iterable[str], share: float
     wanted = round(share * len(set(tasks) | set(others)))
     if wanted < 1:  # few tasks: the one that costs the training set least
         return {min(tasks, key=lambda t: (improved[t], rank(seed, "task", t)))}
-    return set(sorted(tasks, key=lambda t: rank(seed, "task", t))[: min(wanted, len(tasks) - 1)])
+    by_domain: dict[str, list[str]] = defaultdict(list)
+    for task in sorted(tasks, key=lambda t: rank(seed, "task", t)):
+        by_domain[(domain or {}).get(task, "")].append(task)
+    # a domain's tasks lie evenly over the order, so every beginning of it has the domains in their proportions
+    placed = [((i + 0.5) / len(members), rank(seed, "task", task), task)
+              for members in by_domain.values() for i, task in enumerate(members)]  # fmt: skip
+    return {task for _, _, task in sorted(placed)[: min(wanted, len(tasks) - 1)]}
 
 
-def validation_parents(rows: list[Transition], share: float, seed: int) -> set[str]:
+def validation_parents(rows: list[Row], share: float, seed: int) -> set[str]:
     """For a single task: the parents (by code) whose children validate, about `share` of the rows; never all of them.
 
     A weaker split: parents and children of the two sides are related. Better than none for watching a training, no
     evidence that anything was learned.
     """
-    by_parent: dict[str, int] = Counter(parent_of(r) for r in rows)
+    by_parent: dict[str, int] = Counter(r.parent for r in rows)
     if share <= 0 or len(by_parent) < 2:
         return set()
     chosen: set[str] = set()
@@ -74,17 +84,12 @@ def validation_parents(rows: list[Transition], share: float, seed: int) -> set[s
     return chosen
 
 
-def parent_of(row: Transition) -> str:
-    """The parent's identity: its code, or its id where the code was lost."""
-    return code_hash(row.parent_code) if row.parent_code else row.parent_id
-
-
-def capped(rows: list[Transition], cap: int | None, order: str, seed: int) -> list[Transition]:
+def capped(rows: list[Row], cap: int | None, order: str, seed: int) -> list[Row]:
     """At most `cap` rows of each task: a random sample (`order` "random"), or those that changed the score most,
     relative to the parent's ("gain"). In input order."""
     if cap is None:
         return rows
-    by_task: dict[str, list[Transition]] = defaultdict(list)
+    by_task: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_task[row.task].append(row)
     kept: set[str] = set()
@@ -97,6 +102,6 @@ def capped(rows: list[Transition], cap: int | None, order: str, seed: int) -> li
     return [r for r in rows if r.id in kept]
 
 
-def relative_delta(row: Transition) -> float:
+def relative_delta(row: Row) -> float:
     """Change of the score over the size of the parent's; over 1 where the parent's is 0. 0 where there is no delta."""
     return (row.delta or 0.0) / (abs(row.parent_score or 0.0) or 1.0)

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from synthetic_runs import code, diff
 from tables import labelled, output_of
 
-from data_tools import build, clean, harvest, label, pairing, split
+from data_tools import build, clean, harvest, label, pairing, sets
 from data_tools.build import Config
 from eft import edits, manifest
 from eft.errors import EftError, UsageError
+from eft.records import code_hash, read_transitions
 
 
 def many(tasks: dict[str, tuple[int, int]], **changes) -> list:
@@ -32,30 +33,30 @@ def many(tasks: dict[str, tuple[int, int]], **changes) -> list:
 def run(rows, folder, **options):
     source = output_of("clean", folder / "c", rows) if isinstance(rows, list) else rows
     out = build.run(Config(source=source, output=folder / "b", **options))
-    sets = {
+    found = {
         p.relative_to(out).with_suffix("").as_posix(): pq.read_table(p).to_pylist()
         for p in sorted(out.rglob("*.parquet"))
     }
-    return sets, manifest.read(out)["counts"]
+    return found, manifest.read(out)["counts"]
 
 
 def test_the_real_run_end_to_end(real_runs, tmp_path, capsys):
     source = harvest.run(harvest.Config(runs=[real_runs / "circle_packing_v0_1"], output=tmp_path / "h"))
     source = label.run(label.Config(source=source, output=tmp_path / "l"))
     source = clean.run(clean.Config(source=source, output=tmp_path / "cl"))
-    sets, counts = run(source, tmp_path, validation=0.1)
-    assert len(sets["sft/train"]) + len(sets["sft/validation"]) == 30
-    assert 0 < len(sets["sft/validation"]) < 10 and counts["left_out"] == {"repair": 1}
+    found, counts = run(source, tmp_path, validation=0.1)
+    assert len(found["sft/train"]) + len(found["sft/validation"]) == 30
+    assert 0 < len(found["sft/validation"]) < 10 and counts["left_out"] == {"repair": 1}
     assert "only one task (circle_packing_v0_1)" in capsys.readouterr().err
-    row = sets["sft/train"][0]
+    row = found["sft/train"][0]
     assert [m["role"] for m in row["prompt"]] == ["system", "user"] and row["completion"][0]["role"] == "assistant"
     assert row["label"] == "improved" and row["delta"] > 0 and "```python" in row["completion"][0]["content"]
-    kto = sets["kto/train"]
+    kto = found["kto/train"]
     assert {r["label"] for r in kto} == {True, False} and all((r["delta"] > 0) is r["label"] for r in kto)
     # the two sides share no parent
-    code_of = {r.id: split.parent_of(r) for r in __import__("eft.records", fromlist=["x"]).read_transitions(source)}
+    code_of = {r.id: code_hash(r.parent_code) for r in read_transitions(source)}
     assert not {code_of[r["id"]] for r in kto} & {
-        code_of[r["id"]] for r in sets["kto/validation"] + sets["sft/validation"]
+        code_of[r["id"]] for r in found["kto/validation"] + found["sft/validation"]
     }
 
 
@@ -63,12 +64,12 @@ class TestSplit:
     TASKS = {f"t{i}": (3 + i % 3, 4) for i in range(10)}
 
     def test_by_task_the_same_for_both_sets(self, tmp_path):
-        sets, counts = run(many(self.TASKS), tmp_path, validation=0.2)
-        tasks = {name: {r["task"] for r in rows} for name, rows in sets.items()}
+        found, counts = run(many(self.TASKS), tmp_path, validation=0.2)
+        tasks = {name: {r["task"] for r in rows} for name, rows in found.items()}
         assert len(tasks["sft/validation"]) == 2 == counts["validation_tasks"]
         assert tasks["kto/validation"] == tasks["sft/validation"]
         assert not (tasks["sft/train"] | tasks["kto/train"]) & tasks["sft/validation"]
-        assert len(sets["sft/train"]) + len(sets["sft/validation"]) == sum(g for g, _ in self.TASKS.values())
+        assert len(found["sft/train"]) + len(found["sft/validation"]) == sum(g for g, _ in self.TASKS.values())
 
     def test_it_is_the_seeds_alone(self, tmp_path):
         rows = many(self.TASKS)
@@ -78,42 +79,42 @@ class TestSplit:
         assert first == again and first != other
 
     def test_at_least_one_task_validates_and_one_trains(self, tmp_path):
-        sets, _ = run(many({"a": (2, 2), "b": (2, 2)}), tmp_path, validation=0.9)
-        assert len({r["task"] for r in sets["sft/validation"]}) == len({r["task"] for r in sets["sft/train"]}) == 1
+        found, _ = run(many({"a": (2, 2), "b": (2, 2)}), tmp_path, validation=0.9)
+        assert len({r["task"] for r in found["sft/validation"]}) == len({r["task"] for r in found["sft/train"]}) == 1
 
     def test_of_few_tasks_the_smallest_validates(self, tmp_path):
-        sets, _ = run(many({"large": (30, 30), "small": (3, 9), "middle": (10, 10)}), tmp_path, validation=0.1)
-        assert {r["task"] for r in sets["sft/validation"]} == {"small"}
+        found, _ = run(many({"large": (30, 30), "small": (3, 9), "middle": (10, 10)}), tmp_path, validation=0.1)
+        assert {r["task"] for r in found["sft/validation"]} == {"small"}
 
     def test_only_tasks_with_improved_rows_validate(self, tmp_path):
         rows = many({"a": (2, 2), "b": (2, 2), **{f"c{i}": (0, 3) for i in range(8)}})
         for seed in range(8):
-            sets, _ = run(rows, tmp_path, validation=0.3, seed=seed)
-            assert sets["sft/train"] and sets["sft/validation"]
+            found, _ = run(rows, tmp_path, validation=0.3, seed=seed)
+            assert found["sft/train"] and found["sft/validation"]
 
     def test_none_on_request(self, tmp_path):
-        sets, _ = run(many(self.TASKS), tmp_path, validation=0)
-        assert sets["sft/validation"] == [] and len(sets["sft/train"]) == 39
+        found, _ = run(many(self.TASKS), tmp_path, validation=0)
+        assert found["sft/validation"] == [] and len(found["sft/train"]) == 39
 
     def test_a_single_parent_cannot_be_split(self, tmp_path, capsys):
         rows = [labelled(i, "improved" if i % 2 else "regressed") for i in range(1, 9)]
-        sets, _ = run(rows, tmp_path)
-        assert sets["sft/validation"] == [] and len(sets["sft/train"]) == 4
+        found, _ = run(rows, tmp_path)
+        assert found["sft/validation"] == [] and len(found["sft/train"]) == 4
         assert "there are no validation rows" in capsys.readouterr().err
 
     def test_one_task_under_two_names_is_not_parted(self, tmp_path, capsys):
         rows = many({"a": (3, 3), "b": (3, 3), "c": (3, 3)})
         rows += [r.replace(task="a_again", id="x" + r.id[1:]) for r in rows if r.task == "a"][:1]
         for seed in range(6):
-            sets, _ = run(rows, tmp_path, validation=0.3, seed=seed)
-            sides = [{r["task"] for r in sets[name]} for name in ("sft/train", "sft/validation")]
+            found, _ = run(rows, tmp_path, validation=0.3, seed=seed)
+            sides = [{r["task"] for r in found[name]} for name in ("sft/train", "sft/validation")]
             assert not any({"a", "a_again"} & side and not {"a", "a_again"} <= side for side in sides)
         assert "a, a_again share programs" in capsys.readouterr().err
 
     def test_rows_of_the_suites_validation_role_validate(self, tmp_path):
         rows = many({"a": (2, 2), "b": (2, 2)}) + many({"v": (2, 2)}, suite_role="validation")
-        sets, _ = run(rows, tmp_path, validation=0.5)
-        assert {r["task"] for r in sets["sft/validation"]} == {"v"} and {r["task"] for r in sets["sft/train"]} == {
+        found, _ = run(rows, tmp_path, validation=0.5)
+        assert {r["task"] for r in found["sft/validation"]} == {"v"} and {r["task"] for r in found["sft/train"]} == {
             "a",
             "b",
         }
@@ -140,23 +141,23 @@ class TestChoice:
                  labelled(10, "no_change"), labelled(11, "repair")]  # fmt: skip
         _, counts = run(rows, tmp_path)
         assert counts["left_out"] == {"no_prompt": 1, "no_response": 1, "averaged": 1, "no_change": 1, "repair": 1}
-        sets, counts = run(rows, tmp_path, include_averaged=True, include_repair=True, validation=0)
+        found, counts = run(rows, tmp_path, include_averaged=True, include_repair=True, validation=0)
         assert "averaged" not in counts["left_out"] and "repair" not in counts["left_out"]
-        labels = Counter(r["label"] for r in sets["sft/train"] + sets["sft/validation"])
+        labels = Counter(r["label"] for r in found["sft/train"] + found["sft/validation"])
         assert labels == {"improved": 6, "repair": 1}
         assert (counts["kto_train_desirable"], counts["kto_train_trimmed"]) == (6, 0)  # a repair has no score to gain
 
     def test_caps_per_task_and_label(self, tmp_path):
         tasks = {"big": (50, 80), "small": (3, 2), "other": (5, 6)}
-        sets, _ = run(many(tasks), tmp_path, max_rows_per_task=10, validation=0)
-        assert Counter(r["task"] for r in sets["sft/train"]) == {"big": 10, "small": 3, "other": 5}
-        labels = Counter((r["task"], r["label"]) for r in sets["kto/train"])
+        found, _ = run(many(tasks), tmp_path, max_rows_per_task=10, validation=0)
+        assert Counter(r["task"] for r in found["sft/train"]) == {"big": 10, "small": 3, "other": 5}
+        labels = Counter((r["task"], r["label"]) for r in found["kto/train"])
         assert labels["big", True] == 10 and labels["big", False] == 10
 
     def test_a_cap_by_gain_keeps_the_largest_changes(self, tmp_path):
         rows = [labelled(i, delta=float(i), parent_score=1.0, child_score=1.0 + i) for i in range(1, 8)]
-        sets, _ = run(rows, tmp_path, max_rows_per_task=3, rank="gain", validation=0)
-        assert {r["delta"] for r in sets["sft/train"]} == {5.0, 6.0, 7.0}
+        found, _ = run(rows, tmp_path, max_rows_per_task=3, rank="gain", validation=0)
+        assert {r["delta"] for r in found["sft/train"]} == {5.0, 6.0, 7.0}
 
     def test_long_prompts(self, tmp_path):
         rows = many({"a": (2, 2), "b": (2, 2)}) + [labelled(5, prompt_user="word " * 500, task="a", run="a")]
@@ -164,13 +165,13 @@ class TestChoice:
         with pytest.raises(UsageError, match="needs token counts"):
             run(clean.run(clean.Config(source=source, output=tmp_path / "cl")), tmp_path, max_prompt_tokens=700)
         cleaned = clean.run(clean.Config(source=source, output=tmp_path / "cl2", tokenizer="random:qwen3"))
-        sets, counts = run(cleaned, tmp_path, max_prompt_tokens=700)
+        found, counts = run(cleaned, tmp_path, max_prompt_tokens=700)
         assert counts["left_out"] == {"prompt_too_long": 1}
 
     def test_no_regressed_row_means_no_kto_set(self, tmp_path, capsys):
         run(many({"a": (3, 3), "b": (3, 3)}), tmp_path)
-        sets, counts = run(many({"a": (3, 0), "b": (3, 0)}), tmp_path)
-        assert set(sets) == {"sft/train", "sft/validation"} and "kto_train" not in counts
+        found, counts = run(many({"a": (3, 0), "b": (3, 0)}), tmp_path)
+        assert set(found) == {"sft/train", "sft/validation"} and "kto_train" not in counts
         assert not (tmp_path / "b" / "kto").exists() and "no regressed rows" in capsys.readouterr().err
 
     def test_uncleaned_input_is_said(self, tmp_path, capsys):
@@ -180,20 +181,20 @@ class TestChoice:
 
 class TestCompletion:
     def test_as_logged(self):
-        row = labelled(1, response="<think>hm</think>\n" + diff(0, 1), reasoning="r")
-        assert build.completion(row, "logged") == row.response
+        row = vars(labelled(1, response="<think>hm</think>\n" + diff(0, 1), reasoning="r"))
+        assert sets.completion(row, "logged") == row["response"]
 
     def test_as_the_smallest_diff_where_a_diff_was_asked_for(self):
-        row = labelled(1, response="Long words.\n" + diff(0, 1))
-        reply = build.completion(row, "diff")
+        row = vars(labelled(1, response="Long words.\n" + diff(0, 1)))
+        reply = sets.completion(row, "diff")
         assert reply == "<<<<<<< SEARCH\nx = 0\n=======\nx = 1\n>>>>>>> REPLACE"
-        assert edits.apply(row.parent_code, reply, kind="diff").child == row.child_code
-        assert build.completion(row.replace(edit_kind="rewrite"), "diff") == row.response
-        assert build.completion(row.replace(child_code=row.parent_code), "diff") == row.response
+        assert edits.apply(row["parent_code"], reply, kind="diff").child == row["child_code"]
+        assert sets.completion({**row, "edit_kind": "rewrite"}, "diff") == row["response"]
+        assert sets.completion({**row, "child_code": row["parent_code"]}, "diff") == row["response"]
 
     def test_no_system_turn_where_there_was_none(self, tmp_path):
-        sets, _ = run(many({"a": (2, 2), "b": (2, 2)}, prompt_system=""), tmp_path)
-        assert [m["role"] for m in sets["sft/train"][0]["prompt"]] == ["user"]
+        found, _ = run(many({"a": (2, 2), "b": (2, 2)}, prompt_system=""), tmp_path)
+        assert [m["role"] for m in found["sft/train"][0]["prompt"]] == ["user"]
 
 
 class TestPairing:
@@ -239,10 +240,10 @@ class TestPairing:
         assert pairing.weights(30, 60) == (pytest.approx(7 / 3), 1.0)
         with pytest.raises(ValueError):
             pairing.weights(0, 5)
-        sets, counts = run(many({"a": (4, 16), "b": (4, 16), "c": (2, 2)}), tmp_path, validation=0)
+        found, counts = run(many({"a": (4, 16), "b": (4, 16), "c": (2, 2)}), tmp_path, validation=0)
         stored = json.loads((tmp_path / "b" / "kto" / "weights.json").read_text())
-        good = sum(r["label"] for r in sets["kto/train"])
-        assert stored["desirable"] == good == 10 and stored["undesirable"] == len(sets["kto/train"]) - good
+        good = sum(r["label"] for r in found["kto/train"])
+        assert stored["desirable"] == good == 10 and stored["undesirable"] == len(found["kto/train"]) - good
         ratio = (
             stored["desirable_weight"] * stored["desirable"] / (stored["undesirable_weight"] * stored["undesirable"])
         )
@@ -250,8 +251,8 @@ class TestPairing:
 
 
 def test_codes_come_back_whole(tmp_path):
-    sets, _ = run(many({"a": (2, 2), "b": (2, 2)}), tmp_path)
-    for row in sets["sft/train"]:
+    found, _ = run(many({"a": (2, 2), "b": (2, 2)}), tmp_path)
+    for row in found["sft/train"]:
         assert code(0).split("x")[0] in row["prompt"][1]["content"]
 
 

@@ -1,0 +1,138 @@
+"""Work on a table row group by row group: on this machine's cores, or on a cluster's through Ray Data.
+
+A stage hands in a function of one row group; the results come back in the table's order, whatever finished first, so
+that the same rows go in the same order to the same place for every number of workers and either executor. Only a few
+row groups are in flight at once: memory does not grow with the table.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from eft.config import StageConfig
+from eft.errors import EftError
+from eft.records import TABLE
+
+SMALL = 4 << 20  # bytes of a table that is not worth starting processes for
+
+
+class Workers(StageConfig):
+    """Options of every stage that works in shards."""
+
+    executor: Literal["local", "ray"] = Field(
+        "local", description="Where the work is done: this machine's processes, or a Ray cluster (extra 'ray')."
+    )
+    workers: int = Field(0, ge=0, description="Processes; 0: one for every core that this process may use.")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One row group of a Parquet file. `first`: the number of its first row in the table."""
+
+    file: str
+    group: int
+    first: int
+    rows: int
+
+    def read(self, columns: list[str] | None = None) -> Any:
+        """Its rows as an Arrow table (only `columns`, if given)."""
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(self.file) as table:
+            return table.read_row_group(self.group, columns=columns, use_threads=False)
+
+
+def units(source: Path, needed: tuple[str, ...] = ()) -> list[Unit]:
+    """The row groups of a table (`source`: the file, or a stage's output folder).
+
+    Raises EftError for a missing file, something that is not Parquet, or a table without the columns `needed`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = source / TABLE if source.is_dir() else source
+    try:
+        with pq.ParquetFile(file) as table:
+            missing = set(needed) - set(table.schema_arrow.names)
+            sizes = [table.metadata.row_group(i).num_rows for i in range(table.metadata.num_row_groups)]
+    except FileNotFoundError:
+        raise EftError("there is no transitions table", where=file, way_out="run 'eft harvest' first") from None
+    except (pa.ArrowInvalid, OSError) as e:
+        raise EftError("this is not a Parquet file", where=file, why=str(e)) from None
+    if missing:
+        raise EftError("this table is not a transitions table", where=file,
+                       why=f"missing columns: {', '.join(sorted(missing))}")  # fmt: skip
+    found, first = [], 0
+    for i, rows in enumerate(sizes):
+        found.append(Unit(str(file), i, first, rows))
+        first += rows
+    return found
+
+
+def mapped(work: Callable[[Unit], Any], parts: list[Unit], config: Workers) -> Iterator[Any]:
+    """`work` of every part, in the order of `parts`. `work` and its results must be picklable (a module's function, or
+    a functools.partial of one).
+
+    Raises what `work` raises, and EftError where a worker dies (memory) or Ray is asked for and not installed.
+    """
+    if config.executor == "ray":
+        yield from _by_ray(work, parts)
+        return
+    cores = config.workers or len(os.sched_getaffinity(0))
+    if cores == 1 or len(parts) < 2 or os.path.getsize(parts[0].file) < SMALL:
+        yield from map(work, parts)
+        return
+    context = multiprocessing.get_context("forkserver")  # a fork of a process with Arrow's threads may hang
+    context.set_forkserver_preload(["data_tools.shards", "pyarrow.parquet"])
+    with ProcessPoolExecutor(min(cores, len(parts)), mp_context=context) as pool:
+        waiting: deque = deque()
+        left = iter(parts)
+        try:
+            for part in left:
+                waiting.append(pool.submit(work, part))
+                if len(waiting) > 2 * cores:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except BrokenProcessPool:
+            raise EftError("a worker process died", where=parts[0].file, why="it was killed, most likely for memory",
+                           way_out="run again with fewer --workers") from None  # fmt: skip
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def _by_ray(work: Callable[[Unit], Any], parts: list[Unit]) -> Iterator[Any]:
+    """The same through Ray Data. The files must be readable under the same path on every node."""
+    try:
+        import ray
+        import ray.data
+    except ImportError:
+        raise EftError("Ray is not installed", where="--executor ray",
+                       way_out="pip install 'evolution-finetuning[ray]', or leave --executor away") from None  # fmt: skip
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False, logging_level="error", include_dashboard=False)
+    context = ray.data.DataContext.get_current()
+    context.execution_options.preserve_order = True
+    context.enable_progress_bars = False
+    found = ray.data.from_items([{"n": n} for n in range(len(parts))], override_num_blocks=len(parts))
+
+    def one(row: dict[str, int]) -> dict[str, Any]:
+        import pickle
+
+        return {"n": row["n"], "value": pickle.dumps(work(parts[row["n"]]))}
+
+    import pickle
+
+    for row in found.map(one).iter_rows():
+        yield pickle.loads(row["value"])  # written by our own worker, above
