@@ -1,7 +1,7 @@
 """Control of three damped masses on springs that follow a moving target: mean squared error plus the cost of force.
 
 The measured position is one step old, force is bounded. The candidate hands back its forces; the motion is computed
-again here.
+again here. Hidden runs have other masses, springs and targets.
 """
 
 import math
@@ -9,7 +9,9 @@ import math
 from eft.tasks import scoring
 
 STEPS, DT, BOUND = 150, 0.1, 8.0
-PLANTS = ((1.0, 0.4, 1.0), (1.5, 0.8, 0.5), (0.7, 0.3, 2.0))  # mass, damping, stiffness
+# mass, damping, stiffness
+PLANTS = ((1.0, 0.4, 1.0), (1.5, 0.8, 0.5), (0.7, 0.3, 2.0))
+HIDDEN_PLANTS = ((1.2, 0.6, 0.8), (0.85, 0.35, 1.6), (1.35, 0.5, 1.2), (0.9, 0.7, 0.6))
 
 MOVE = f"""
 def move(plant, state, force, push):
@@ -40,7 +42,7 @@ def drive(control, runs, move):
 """
 
 
-def run(seed):
+def run(plant, seed):
     """A plant, its target (steps and a slow wave) and pushes from outside."""
     draw = scoring.stream(9000 + seed)
     targets, pushes, level = [], [], 0.0
@@ -49,28 +51,32 @@ def run(seed):
             level = 3 * draw() - 1
         targets.append(level + 0.3 * math.sin(k / 15))
         pushes.append(0.8 * math.sin(k / 23 + seed) + 0.6 * (draw() - 0.5))
-    return PLANTS[seed], targets, pushes
+    return plant, targets, pushes
 
 
-DATA = [run(seed) for seed in range(len(PLANTS))]
+SEARCH = [run(plant, seed) for seed, plant in enumerate(PLANTS)]
+HIDDEN = [run(plant, 10 + seed) for seed, plant in enumerate(HIDDEN_PLANTS)]
 _scope: dict = {}
 exec(MOVE, _scope)
 move = _scope["move"]
 
 
-def score(value):
-    if not isinstance(value, list) or len(value) != len(DATA):
+def score(value, runs):
+    if not isinstance(value, list) or len(value) != len(runs):
         raise scoring.Invalid("one list of forces per run is needed")
     total = 0.0
-    for (plant, targets, pushes), plan in zip(DATA, value, strict=True):
+    for (plant, targets, pushes), plan in zip(runs, value, strict=True):
         state, last = (0.0, 0.0), 0.0
         for target, push, force in zip(targets, pushes, scoring.numbers(plan, STEPS, "forces"), strict=True):
             force = min(max(force, -BOUND), BOUND)
             total += (target - state[0]) ** 2 + 0.002 * (force - last) ** 2
             state, last = move(plant, state, force, push), force
-    cost = total / STEPS / len(DATA)
+    cost = total / STEPS / len(runs)
     return {"combined_score": 0.5 / (0.1 + cost), "cost": cost}
 
 
-def evaluate(program_path):
-    return scoring.evaluate(program_path, entry="control", driver=DRIVER, args=(DATA, MOVE), score=score)
+def evaluate(program_path, hidden=False):
+    runs = HIDDEN if hidden else SEARCH
+    return scoring.evaluate(
+        program_path, entry="control", driver=DRIVER, args=(runs, MOVE), score=lambda value: score(value, runs)
+    )

@@ -1,7 +1,8 @@
 """A rule for the steps of gradient descent: how far it gets in 25 steps on five smooth functions of two variables.
 
 The mean over the functions of the share of the starting height (above the minimum) that is left, in a logarithm. The
-candidate hands back its steps; the path is followed again here.
+candidate hands back its steps; the path is followed again here. Hidden functions are of the same kinds, with other
+shapes and starts.
 """
 
 import math
@@ -23,24 +24,39 @@ def bowl(a, b, turn):
         return 2 * (a * u * c - b * v * s), 2 * (a * u * s + b * v * c)
     return height, slope
 
-def valley(x, y):
-    return (1 - x) ** 2 + 4 * (y - x * x) ** 2
+def valley(a):
+    def height(x, y):
+        return (1 - x) ** 2 + a * (y - x * x) ** 2
+    def slope(x, y):
+        return -2 * (1 - x) - 4 * a * x * (y - x * x), 2 * a * (y - x * x)
+    return height, slope
 
-def valley_slope(x, y):
-    return -2 * (1 - x) - 16 * x * (y - x * x), 8 * (y - x * x)
+def bend(a):
+    def height(x, y):
+        return math.sqrt(1 + x * x) + math.sqrt(1 + a * y * y) - 2
+    def slope(x, y):
+        return x / math.sqrt(1 + x * x), a * y / math.sqrt(1 + a * y * y)
+    return height, slope
+"""
 
-def bend(x, y):
-    return math.sqrt(1 + x * x) + math.sqrt(1 + 6 * y * y) - 2
-
-def bend_slope(x, y):
-    return x / math.sqrt(1 + x * x), 6 * y / math.sqrt(1 + 6 * y * y)
-
+# A candidate's process gets one of these lists, not both.
+SEARCH = """
 PROBLEMS = [
     (*bowl(0.5, 2.0, 0.4), (2.0, -1.5)),
     (*bowl(0.2, 5.0, 1.1), (-2.0, 1.0)),
     (*bowl(1.0, 1.5, 0.0), (1.5, 2.5)),
-    (valley, valley_slope, (-0.8, 0.6)),
-    (bend, bend_slope, (2.5, -1.5)),
+    (*valley(4.0), (-0.8, 0.6)),
+    (*bend(6.0), (2.5, -1.5)),
+]
+"""
+HIDDEN = """
+PROBLEMS = [
+    (*bowl(0.4, 2.5, 0.7), (-1.5, 2.0)),
+    (*bowl(0.3, 4.0, 2.3), (2.5, 0.5)),
+    (*bowl(0.8, 1.2, 1.5), (-1.0, -2.5)),
+    (*valley(3.0), (-0.5, 1.2)),
+    (*bend(4.0), (-2.0, 2.0)),
+    (*bowl(0.25, 3.0, 2.9), (1.0, 2.0)),
 ]
 """
 
@@ -62,23 +78,34 @@ def drive(step, functions):
     return paths
 """
 
-_scope: dict = {}
-exec(FUNCTIONS, _scope)
-PROBLEMS = _scope["PROBLEMS"]
+
+def problems(source):
+    """[(height, slope, start), …] of one of the two lists."""
+    scope: dict = {}
+    exec(FUNCTIONS + source, scope)
+    return scope["PROBLEMS"]
 
 
-def score(value):
-    if not isinstance(value, list) or len(value) != len(PROBLEMS):
+def score(value, functions):
+    if not isinstance(value, list) or len(value) != len(functions):
         raise scoring.Invalid("one path per function is needed")
     total = 0.0
-    for (height, _, (x, y)), path in zip(PROBLEMS, value, strict=True):
+    for (height, _, (x, y)), path in zip(functions, value, strict=True):
         start = height(x, y)
         for dx, dy in scoring.points(path, STEPS, 2, "steps", -BIGGEST_STEP, BIGGEST_STEP):
             x, y = min(max(x + dx, -10.0), 10.0), min(max(y + dy, -10.0), 10.0)
         total += math.log10(1e-8 + height(x, y) / start)
-    left = total / len(PROBLEMS)  # from -8 (at the minimum) upwards
+    left = total / len(functions)  # from -8 (at the minimum) upwards
     return {"combined_score": math.log1p(math.exp(-left)), "log10_left": left}
 
 
-def evaluate(program_path):
-    return scoring.evaluate(program_path, entry="step", driver=DRIVER, args=(FUNCTIONS,), score=score)
+def evaluate(program_path, hidden=False):
+    source = HIDDEN if hidden else SEARCH
+    functions = problems(source)
+    return scoring.evaluate(
+        program_path,
+        entry="step",
+        driver=DRIVER,
+        args=(FUNCTIONS + source,),
+        score=lambda value: score(value, functions),
+    )

@@ -2,14 +2,16 @@
 log10(1 + y's spread / root mean square error).
 
 The candidate's process sees the points' coordinates only; the measured values, and the law behind them, never leave
-this one.
+this one. The hidden split lies between these points, and a little beyond them.
 """
 
 import math
 
 from eft.tasks import scoring
 
+COUNT = 99
 POINTS = [(4 * i / 10, 3 * j / 8) for i in range(11) for j in range(9)]
+HIDDEN_POINTS = [(4.8 * (i + 0.5) / 11, 3.6 * (j + 0.5) / 9) for i in range(11) for j in range(9)]
 
 DRIVER = """
 def drive(predict, points):
@@ -22,18 +24,27 @@ def law(speed, heat):
     return 0.4 + 1.3 * heat * math.sqrt(0.2 + speed) / (1 + 0.25 * heat) + 0.15 * heat * heat
 
 
-_draw = scoring.stream(11000)
-VALUES = [law(speed, heat) + 0.04 * (_draw() - 0.5) for speed, heat in POINTS]
-_mean = sum(VALUES) / len(VALUES)
-SPREAD = math.sqrt(sum((y - _mean) ** 2 for y in VALUES) / len(VALUES))
+def measure(points, seed):
+    """(points, measured values)."""
+    draw = scoring.stream(seed)
+    return points, [law(speed, heat) + 0.04 * (draw() - 0.5) for speed, heat in points]
 
 
-def score(value):
-    predicted = scoring.numbers(value, len(POINTS), "predictions", -1e6, 1e6)
-    error = math.sqrt(sum((a - b) ** 2 for a, b in zip(predicted, VALUES, strict=True)) / len(VALUES)) / SPREAD
+SEARCH = measure(POINTS, 11000)
+HIDDEN = measure(HIDDEN_POINTS, 11001)
+
+
+def score(value, measured):
+    predicted = scoring.numbers(value, COUNT, "predictions", -1e6, 1e6)
+    mean = sum(measured) / COUNT
+    spread = sum((y - mean) ** 2 for y in measured)
+    error = math.sqrt(sum((a - b) ** 2 for a, b in zip(predicted, measured, strict=True)) / spread)
     digits = scoring.digits(error)
     return {"combined_score": digits, "digits": digits}
 
 
-def evaluate(program_path):
-    return scoring.evaluate(program_path, entry="predict", driver=DRIVER, args=(POINTS,), score=score)
+def evaluate(program_path, hidden=False):
+    points, measured = HIDDEN if hidden else SEARCH
+    return scoring.evaluate(
+        program_path, entry="predict", driver=DRIVER, args=(points,), score=lambda value: score(value, measured)
+    )

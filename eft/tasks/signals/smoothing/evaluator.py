@@ -1,7 +1,8 @@
 """Smoothing of a noisy signal with outliers, sample by sample: mean squared error against the clean signal, six
 signals.
 
-The candidate's process sees the noisy samples only; the clean signals never leave this one.
+The candidate's process sees the noisy samples only; the clean signals never leave this one. There are six
+hidden signals of the same kind.
 """
 
 import math
@@ -36,14 +37,15 @@ def signal(seed):
     return clean, noisy
 
 
-DATA = [signal(seed) for seed in range(SIGNALS)]
+SEARCH = [signal(seed) for seed in range(SIGNALS)]
+HIDDEN = [signal(100 + seed) for seed in range(SIGNALS)]
 
 
-def score(value):
+def score(value, signals):
     if not isinstance(value, list) or len(value) != SIGNALS:
         raise scoring.Invalid("one list of estimates per signal is needed")
     total = 0.0
-    for (clean, _), estimate in zip(DATA, value, strict=True):
+    for (clean, _), estimate in zip(signals, value, strict=True):
         total += sum(
             (a - b) ** 2 for a, b in zip(clean, scoring.numbers(estimate, SAMPLES, "estimates", -1e4, 1e4), strict=True)
         )
@@ -51,7 +53,9 @@ def score(value):
     return {"combined_score": 0.2 / (0.05 + error), "squared_error": error}
 
 
-def evaluate(program_path):
+def evaluate(program_path, hidden=False):
+    signals = HIDDEN if hidden else SEARCH
+    samples = [noisy for _, noisy in signals]
     return scoring.evaluate(
-        program_path, entry="smooth", driver=DRIVER, args=([noisy for _, noisy in DATA],), score=score
+        program_path, entry="smooth", driver=DRIVER, args=(samples,), score=lambda value: score(value, signals)
     )
