@@ -158,7 +158,10 @@ def summary(runs: Sequence[Sequence[Pair]], alpha: float = ALPHA) -> list[dict[s
 
 
 def run(config: Config) -> dict[str, Any]:
-    """Deal, compare, count. Returns the counts. Raises UsageError for results that cannot be dealt, EftError where too much is rejected."""
+    """Deal, compare, count. Returns the counts.
+
+    Raises UsageError for results that cannot be dealt, EftError where too much is rejected.
+    """
     out = config.out()
     results = separated(tables.load(_file(config)))
     name, seeds = chosen(config, pools(results))

@@ -58,7 +58,8 @@ def engine(name: str) -> str:
     return name.rpartition(JOINT)[2] if JOINT in name else ""
 
 
-def _origin(name: str) -> str:
+def origin(name: str) -> str:
+    """A contender's name without its scaffold."""
     return name.rpartition(JOINT)[0] if JOINT in name else name
 
 
@@ -73,7 +74,7 @@ def references(mutators: Sequence[MutatorInfo], merit: Mapping[str, float]) -> l
     for m in mutators:
         if m.role != "baseline":
             continue
-        key = (m.model or _origin(m.name), engine(m.name))
+        key = (m.model or origin(m.name), engine(m.name))
         if key not in best or merit.get(m.name, float("-inf")) > merit.get(best[key].name, float("-inf")):
             best[key] = m
     return [m for m in mutators if m in best.values()]
@@ -93,7 +94,7 @@ def pairings(mutators: Sequence[MutatorInfo], merit: Mapping[str, float] | None 
             continue
         found += [(m.name, b.name) for b in bases if b is not m and engine(b.name) == own and m.role == "tuned"]
         found += [(m.name, before[own])] if own in before else []
-        found += [(m.name, c.name) for c in mutators if c.role == "control" and c.of in ("", _origin(m.name))
+        found += [(m.name, c.name) for c in mutators if c.role == "control" and c.of in ("", origin(m.name))
                   and engine(c.name) in (own, "")]  # fmt: skip
         if m.role == "tuned":
             before[own] = m.name

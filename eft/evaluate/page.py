@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from eft.evaluate import charts, text
-from eft.evaluate.compare import Cell, Comparison, Pair, Row
+from eft.evaluate.comparison import Cell, Comparison, Pair, Row
+from eft.evaluate.contenders import engine, origin, separated
 from eft.evaluate.provenance import Losses, Provenance
 from eft.evaluate.results import VALID, MutatorInfo, Results, Search, TaskInfo
 from eft.evaluate.stats import Mean
@@ -40,21 +41,26 @@ def printable(value: Any) -> Any:
 
 
 def styles(mutators: Sequence[MutatorInfo]) -> dict[str, str]:
-    """CSS classes (colour and dash) by mutator. best-of-N has its model's colour, dashed: same model, other search."""
+    """CSS classes (colour and dash) by mutator: one colour under all scaffolds. best-of-N has its model's, dashed: same
+    model, other search; so has a baseline's second form."""
     found: dict[str, str] = {}
-    tuned = control = 0
+    tuned = control = baseline = 0
     for m in mutators:
+        name = origin(m.name)
+        if name in found:
+            continue
         if m.role == "baseline":
-            found[m.name] = "c-base"
+            found[name] = "c-base dashed" if baseline else "c-base"
+            baseline += 1
         elif m.role == "tuned":
-            found[m.name] = f"c-tuned{tuned % 4}"
+            found[name] = f"c-tuned{tuned % 4}"
             tuned += 1
         elif m.kind != "best_of_n":
-            found[m.name] = f"c-control{control % 3}"
+            found[name] = f"c-control{control % 3}"
             control += 1
     for m in mutators:
-        found.setdefault(m.name, f"{found.get(m.of, 'c-base')} dashed")
-    return found
+        found.setdefault(origin(m.name), f"{found.get(m.of, 'c-base')} dashed")
+    return {m.name: found[origin(m.name)] for m in mutators}
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,12 @@ def gap_tracks(rows: Sequence[Row], style: dict[str, str]) -> tuple[charts.Axis,
     return on, tracks
 
 
+def versus(p: Pair) -> str:
+    """A comparison's label: `kto − base`, and under which scaffold."""
+    under = f" ({engine(p.mutator)})" if engine(p.mutator) else ""
+    return f"{origin(p.mutator)} − {origin(p.reference)}{under}"
+
+
 def pair_tracks(pairs: Sequence[Pair], style: dict[str, str]) -> tuple[charts.Axis, list[Track]]:
     """Paired differences, losses first, and a dot per task."""
     drawn = [p for p in pairs if p.difference]
@@ -127,17 +139,19 @@ def pair_tracks(pairs: Sequence[Pair], style: dict[str, str]) -> tuple[charts.Ax
     for p in sorted(drawn, key=lambda p: p.difference.point if p.difference else 0.0):
         marks = [Dot(on.at(v), f"{task}: {text.points(v)} points") for task, v in p.tasks]
         point = p.difference.point if p.difference else None
-        label, tone = f"{p.mutator} − {p.reference}", tones.get(strength(p), "open")
+        label, tone = versus(p), tones.get(strength(p), "open")
         score = f"{p.wins}–{p.ties}–{p.losses}"
         tracks.append(_track(on, label, style[p.mutator], p.difference, marks, text.points(point), score, tone))
     return on, tracks
 
 
-def plots(tasks: Sequence[TaskInfo], cells: Sequence[Cell], style: dict[str, str]) -> list[charts.Plot]:
-    """Best so far against proposals, one small chart per task."""
+def plots(
+    tasks: Sequence[TaskInfo], cells: Sequence[Cell], style: dict[str, str], scaffold: str = ""
+) -> list[charts.Plot]:
+    """Best so far against proposals, one small chart per task, of the searches under one scaffold and of best-of-N."""
     found = []
     for t in tasks:
-        own = [c for c in cells if c.task == t.name and c.curve]
+        own = [c for c in cells if c.task == t.name and c.curve and engine(c.mutator) in (scaffold, "")]
         gap = all(c.curve_unit == "gap" for c in own)
         title = (
             t.name
@@ -214,14 +228,35 @@ def examples(searches: Sequence[Search]) -> list[tuple[str, str, str]]:
     ]
 
 
+def _merit(search: Search) -> float | None:
+    return search.best_score if search.final_score is None else search.final_score
+
+
 def winners(results: Results) -> list[tuple[TaskInfo, Search]]:
     """The best search of every task (by the scaffold's own score, ties by name and seed), where it found something."""
     found = []
     for t in results.tasks:
-        own = [s for s in results.searches if s.task == t.name and s.best_diff and s.best_score is not None]
+        own = [s for s in results.searches if s.task == t.name and s.best_diff and _merit(s) is not None]
         if own:
-            found.append((t, min(own, key=lambda s: (-(s.best_score or 0.0), s.mutator, s.seed))))
+            found.append((t, min(own, key=lambda s: (-(_merit(s) or 0.0), s.mutator, s.seed))))
     return found
+
+
+def leading(comparison: Comparison) -> list[tuple[Row, Pair | None]]:
+    """Every mutator that was measured, with its comparison with the baseline where there is one."""
+    bases = {r.mutator.name for r in comparison.rows if r.mutator.role == "baseline"}
+    against = {p.mutator: p for p in comparison.pairs if p.reference in bases and p.mutator not in bases}
+    return [(r, against.get(r.mutator.name)) for r in comparison.rows]
+
+
+def contained(results: Results) -> list[tuple[str, str]]:
+    """How candidates were kept away from the machine and from the score: (what, value) pairs."""
+    tasks: dict[str, int] = {}
+    for t in results.tasks:
+        tasks[t.isolation or "not recorded"] = tasks.get(t.isolation or "not recorded", 0) + 1
+    levels = sorted({s.sandbox for s in results.searches if s.sandbox}) or ["not recorded"]
+    counted = ", ".join(f"{name} ({text.plural(n, 'task')})" for name, n in sorted(tasks.items()))
+    return [("sandbox", "; ".join(levels)), ("isolation", counted or text.DASH)]
 
 
 @dataclass(frozen=True)
@@ -243,13 +278,15 @@ def matrix(pairs: Sequence[Pair]) -> Matrix:
     return Matrix(tuple(drawn), tuple((task, tuple(values)) for task, values in order))
 
 
-def _value(value: Any) -> str:
+def value(v: Any) -> str:
     """A count or setting of whatever type."""
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: text.DASH}[value]
-    if isinstance(value, int):
-        return text.count(value)
-    return text.number(value) if isinstance(value, float) else str(value)
+    if isinstance(v, bool) or v is None:
+        return {True: "yes", False: "no", None: text.DASH}[v]
+    if isinstance(v, int):
+        return text.count(v)
+    if isinstance(v, list | tuple):
+        return ", ".join(map(str, v)) or text.DASH
+    return text.number(v) if isinstance(v, float) else str(v)
 
 
 # What decides a search's outcome, in a reader's words; everything else is in results.json.
@@ -271,13 +308,14 @@ def environment() -> Any:
     env.filters.update(
         number=text.number, percent=text.percent, signed=text.signed, points=text.points, count=text.count,
         duration=text.duration, interval_percent=text.interval_percent, short=_short, outcome=text.outcome,
-        value=_value,
+        value=value, p_value=text.p_value, interval_points=text.interval_points, origin=origin, versus=versus,
     )  # fmt: skip
     return env
 
 
 def render(results: Results, comparison: Comparison, verdict: Verdict, provenance: Provenance) -> str:
     """The whole page. Deterministic: the only time in it is the evaluation's own."""
+    results = separated(results)
     style = styles(results.mutators)
     gap_axis, gaps = gap_tracks(comparison.rows, style)
     pair_axis, pairs = pair_tracks(comparison.pairs, style)
@@ -286,12 +324,15 @@ def render(results: Results, comparison: Comparison, verdict: Verdict, provenanc
     stacks = [(r, slices(r.behaviour.outcomes)) for r in comparison.rows]
     key = sorted({s.name: s for _, parts in stacks for s in parts}.values(), key=lambda s: _rank(s.name))
     failures = sorted({n for r in comparison.rows for n in r.behaviour.outcomes if n not in VALID}, key=_rank)
+    several = comparison.scaffolds if len(comparison.scaffolds) > 1 else ()
     return environment().get_template("report.html.j2").render(
         results=results, comparison=comparison, verdict=verdict, provenance=provenance, style=style, cells=cells,
         gap_axis=gap_axis, gaps=gaps, pair_axis=pair_axis, pairs=pairs, matrix=matrix(comparison.pairs),
-        plots=plots(results.tasks, comparison.cells, style), losses=loss_plots(provenance.losses), failures=failures,
+        plots=[(e, plots(results.tasks, comparison.cells, style, e)) for e in several or ("",)],
+        legend=list({origin(m.name): style[m.name] for m in results.mutators}.items()), leading=leading(comparison),
+        losses=loss_plots(provenance.losses), failures=failures, contained=contained(results), strength=strength,
         gap_label=text.percent, pair_label=text.points,
-        settings=[(n, _value(results.config[k])) for k, n in SETTINGS.items() if results.config.get(k) is not None],
+        settings=[(n, value(results.config[k])) for k, n in SETTINGS.items() if results.config.get(k) is not None],
         stacks=stacks, key=key, examples=examples(results.searches),
         winners=winners(results), finished=finished, partial=finished < max(results.planned, len(results.searches)),
         proposals=sum(s.proposals for s in results.searches), width=charts.WIDTH, height=charts.HEIGHT,

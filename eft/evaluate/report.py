@@ -1,33 +1,40 @@
 """eft report: the results of an evaluation as one self-contained HTML file, and a short table on the terminal.
 
     eft report out/smollm2_135m/evaluate -o report.html
+    eft report out/a/evaluate out/b/evaluate -o both.html
 
-Contract. RESULTS is an evaluation's folder or its results.json; a half-finished one is reported as such. The page needs
-no network and no script, follows the reader's light or dark scheme, prints, and fits a phone. Its sentences come from
-the numbers and their intervals; it says what they do not show. The data's provenance is read from the manifests of the
-stages in `provenance` (default: the folder above the results, a recipe's root).
+Contract. RESULTS is an evaluation's folder or its results.json; a half-finished one is reported as such. Several are
+compared as one where they are of the same tasks, prompt format, budget and sandbox, and refused with the reason where
+they are not. The page needs no network and no script, follows the reader's light or dark scheme, prints, and fits a
+phone. Beside it lie the same report as Markdown (report.md) and every number of it as JSON (report.json). Its sentences
+come from the numbers and their intervals; it says what they do not show. The data's provenance is read from the
+manifests of the stages in `provenance` (default: the folder above the first results, a recipe's root).
 
 Honest limits: it reads the summaries in results.json; for whole replies and programs see the searches' own folders.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from eft import manifest
 from eft.config import StageConfig
 from eft.errors import UsageError
-from eft.evaluate import page
+from eft.evaluate import markdown, page
 from eft.evaluate import provenance as stages
 from eft.evaluate import results as tables
+from eft.evaluate.combine import combine
 from eft.evaluate.compare import compare
+from eft.evaluate.comparison import Comparison
+from eft.evaluate.results import Results
 from eft.evaluate.terminal import show
-from eft.evaluate.verdict import verdict
+from eft.evaluate.verdict import Verdict, strength, verdict
 
 
 class Config(StageConfig):
@@ -35,42 +42,77 @@ class Config(StageConfig):
 
     positional: ClassVar[str | None] = "results"
 
-    results: Path = Field(Path("evaluate"), description="an evaluation's folder, or its results.json")
+    results: list[Path] = Field(
+        default_factory=lambda: [Path("evaluate")], description="evaluations' folders, or their results.json"
+    )
     output: Path | None = Field(Path("report.html"), description="the HTML file")
     provenance: Path | None = Field(
         None, description="folder with the recipe's harvest/, build/, sft/, … [default: beside the results]"
     )
 
 
-def _results(config: Config) -> Path:
-    path = config.path(config.results)
-    return path / tables.NAME if path.is_dir() else path
+    @field_validator("results", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str | Path) else value
+
+    @field_validator("results")
+    @classmethod
+    def _some(cls, value: list[Path]) -> list[Path]:
+        if not value:
+            raise ValueError("at least one evaluation is needed")
+        return value
+
+
+def _results(config: Config) -> list[Path]:
+    paths = [config.path(p) for p in config.results]
+    return [p / tables.NAME if p.is_dir() else p for p in paths]
 
 
 def _beside(config: Config) -> Path:
     """Where the recipe's other stages left their outputs."""
     if config.provenance is not None:
         return config.path(config.provenance)
-    return _results(config).resolve().parent.parent
+    return _results(config)[0].resolve().parent.parent
 
 
 def inputs(config: Config) -> list[Path]:
     """The results, and the manifests that the provenance is read from."""
-    return [_results(config), *(_beside(config) / sub / manifest.NAME for sub in stages.FOLDERS.values())]
+    return [*_results(config), *(_beside(config) / sub / manifest.NAME for sub in stages.FOLDERS.values())]
+
+
+def to_json(results: Results, comparison: Comparison, words: Verdict) -> dict[str, Any]:
+    """Every number and sentence of the report as a JSON object."""
+    pairs = [{**dataclasses.asdict(p), "strength": strength(p)} for p in comparison.pairs]
+    about = {k: getattr(results, k) for k in ("config", "versions", "seeds", "planned", "started", "seconds")}
+    return tables.plain({"verdict": dataclasses.asdict(words), **dataclasses.asdict(comparison), "pairs": pairs,
+                         "tasks": [dataclasses.asdict(t) for t in results.tasks],
+                         "contained": dict(page.contained(results)), **about})  # fmt: skip
 
 
 def run(config: Config) -> Path:
-    """Write the report. Returns its path. Raises UsageError or EftError where there are no results to report."""
+    """Write the report. Returns its path.
+
+    Raises UsageError or EftError where there are no results to report, or several that cannot be compared.
+    """
     started = time.time()
     out = config.out()
     if out.is_dir():
         raise UsageError("the report is a file", where=out, why="this is a folder", way_out=f"-o {out / 'report.html'}")
-    found = tables.load(_results(config))
+    beside = {suffix: out.with_suffix(suffix) for suffix in (".md", ".json")}
+    if out in beside.values():
+        raise UsageError("the report is an HTML file", where=out, why="its Markdown and JSON are written beside it",
+                         way_out=f"-o {out.with_suffix('.html')}")  # fmt: skip
+    found = combine([(path, tables.load(path)) for path in _results(config)])
     comparison = compare(found)
     words = verdict(found, comparison)
-    manifest.write_text(out, page.render(found, comparison, words, stages.read(_beside(config))))
+    known = stages.read(_beside(config))
+    manifest.write_text(beside[".md"], markdown.render(found, comparison, words, known))
+    manifest.write_json(beside[".json"], to_json(found, comparison, words))
+    manifest.write_text(out, page.render(found, comparison, words, known))
     show(found, comparison)
     print(f"report: {out}", file=sys.stderr)
     counts = {"searches": len(found.searches), "failed": len(comparison.failed), "bytes": out.stat().st_size}
-    manifest.write(out, "report", config.model_dump(mode="json"), inputs(config), [out], counts, started)
+    outputs = [out, *beside.values()]
+    manifest.write(out, "report", config.model_dump(mode="json"), inputs(config), outputs, counts, started)
     return out

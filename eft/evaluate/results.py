@@ -135,19 +135,20 @@ class Results:
 
 def to_json(results: Results) -> dict[str, Any]:
     """`results` as a JSON object (non-finite numbers become null: they are not JSON)."""
+    return {"format": FORMAT, **plain(dataclasses.asdict(results))}
 
-    def clean(v: Any) -> Any:
-        if isinstance(v, float) and not math.isfinite(v):
-            return None
-        if isinstance(v, dict):
-            return {str(k): clean(x) for k, x in v.items()}
-        return [clean(x) for x in v] if isinstance(v, list | tuple) else v
 
-    return {"format": FORMAT, **clean(dataclasses.asdict(results))}
+def plain(value: Any) -> Any:
+    """`value` as JSON has it: lists for tuples, null for numbers that are none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    return [plain(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 def from_json(data: dict[str, Any]) -> Results:
-    """The reverse of `to_json`; unknown keys are left out. Raises ValidationError on anything else; `load` is for files."""
+    """The reverse of `to_json`; unknown keys are left out. Raises ValidationError on anything else."""
     return TypeAdapter(Results).validate_python({"tasks": (), "mutators": (), "searches": (), **data})
 
 

@@ -8,10 +8,11 @@ tasks alone. `open`: neither. `same`: every paired difference is exactly zero. A
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from eft.evaluate.comparison import Comparison, Pair, Row
-from eft.evaluate.contenders import engine, subjects
+from eft.evaluate.contenders import engine, origin, subjects
 from eft.evaluate.results import MutatorInfo, Results
 from eft.evaluate.significance import ALPHA, Test
 from eft.evaluate.text import (
@@ -82,8 +83,23 @@ def _clause(verb: str, names: str) -> str:
     return f"ends exactly where {names} does" if verb == "same" else f"{_VERB[verb]} {names}"
 
 
+def _under(name: str) -> str:
+    """Which scaffold a sentence is about, where there are several."""
+    return f"{engine(name)}: " if engine(name) else ""
+
+
+def _plain(p: Pair) -> Pair:
+    """The same comparison with the mutators' own names."""
+    return dataclasses.replace(p, mutator=origin(p.mutator), reference=origin(p.reference))
+
+
 def _finding(p: Pair) -> Sentence:
     """One comparison in words and numbers."""
+    found = _of_pair(_plain(p))
+    return dataclasses.replace(found, text=_under(p.mutator) + found.text)
+
+
+def _of_pair(p: Pair) -> Sentence:
     s, d = strength(p), p.difference
     if s == "none":
         return Sentence(OPEN, f"{p.mutator} and {p.reference} have no finished search in common.")
@@ -144,7 +160,9 @@ def _regressions(p: Pair) -> Sentence | None:
     if not behind:
         return None
     shown = ", ".join(f"{task} {points(d)}" for task, d in behind[:5]) + (", …" if len(behind) > 5 else "")
-    text = f"{p.mutator} ends behind {p.reference} on {len(behind)} of {plural(len(p.tasks), 'task')}"
+    plain = _plain(p)
+    text = f"{_under(p.mutator)}{plain.mutator} ends behind {plain.reference}"
+    text += f" on {len(behind)} of {plural(len(p.tasks), 'task')}"
     return Sentence(BAD, f"{text}: {shown}.", "Points of the gap closed, means over the seeds, the worst first.")
 
 
@@ -165,14 +183,16 @@ def _headline(comparison: Comparison) -> tuple[str, str]:
         return OPEN, "No model was evaluated, so there is nothing to judge."
     found = [_clauses(comparison, r) for r in last.values()]
     worst = min((tone for tone, _ in found), key=[BAD, OPEN, GOOD].index)
-    return worst, "; ".join(text for _, text in found) + "."
+    said = "; ".join(text for _, text in found) + "."
+    return worst, said[0].upper() + said[1:] if said.startswith("under ") else said
 
 
 def _clauses(comparison: Comparison, subject: Row) -> tuple[str, str]:
     """(tone, half a sentence): whom one mutator beats, cannot be told from, and loses to."""
     name = subject.mutator.name
+    said = f"under {engine(name)}, {origin(name)}" if engine(name) else name
     if subject.mutator.error or not subject.done:
-        return BAD, f"{name} was not measured: {subject.mutator.error or 'none of its searches finished'}"
+        return BAD, f"{said} was not measured: {subject.mutator.error or 'none of its searches finished'}"
     mute = {r.mutator.name for r in comparison.rows if speechless(r)}
     grouped: dict[str, list[str]] = {}
     for p in comparison.pairs:
@@ -180,16 +200,16 @@ def _clauses(comparison: Comparison, subject: Row) -> tuple[str, str]:
         if p.mutator == name and s != "none":
             notes = ["on these tasks"] if s.endswith("_here") else []
             notes += ["which made hardly any valid edit"] if p.reference in mute else []
-            text = p.reference + (f" ({', '.join(notes)})" if notes else "")
+            text = origin(p.reference) + (f" ({', '.join(notes)})" if notes else "")
             grouped.setdefault(s.removesuffix("_here"), []).append(text)
     if not grouped:
-        return OPEN, f"{name} was measured, but nothing that it could be compared with"
+        return OPEN, f"{said} was measured, but nothing that it could be compared with"
     clauses = [_clause(s, _joined(grouped[s])) for s in ("better", "same", "open", "worse") if s in grouped]
     sentence = clauses[0]
     if len(clauses) > 1:
         glue = ", but " if "better" in grouped or "worse" in grouped else " and "
         sentence = ", ".join(clauses[:-1]) + glue + clauses[-1]
-    return BAD if "worse" in grouped else GOOD if "better" in grouped else OPEN, f"{name} {sentence}"
+    return BAD if "worse" in grouped else GOOD if "better" in grouped else OPEN, f"{said} {sentence}"
 
 
 def _edits(rows: list[Row]) -> list[Sentence]:
@@ -199,7 +219,9 @@ def _edits(rows: list[Row]) -> list[Sentence]:
         b = r.behaviour
         if b.valid is None or r.mutator.role == "control":
             continue
-        text = f"{percent(b.valid.point)} of {r.mutator.name}'s {plural(b.proposals, 'proposal')} were valid edits."
+        name = r.mutator.name
+        text = f"{_under(name)}{percent(b.valid.point)} of {origin(name)}'s {plural(b.proposals, 'proposal')}"
+        text += " were valid edits."
         numbers = [f"95% interval {interval_percent(b.valid)}"]
         if b.no_op is not None and b.no_op.successes:
             numbers.append(f"{percent(b.no_op.point)} changed nothing")
@@ -221,8 +243,8 @@ def _form_only(comparison: Comparison, bases: set[str]) -> list[Sentence]:
     controls = {r.mutator.name for r in comparison.rows if r.mutator.role == "control" and r.mutator.kind == "served"}
     won = {p.mutator for p in comparison.pairs if p.reference in bases and strength(p).startswith("better")}
     return [
-        Sentence(BAD, f"What {p.mutator} learned beyond the form of an edit is not shown: it does not beat "
-                      f"{p.reference}, which was trained on random valid edits.")
+        Sentence(BAD, f"{_under(p.mutator)}What {origin(p.mutator)} learned beyond the form of an edit is not shown: "
+                      f"it does not beat {origin(p.reference)}, which was trained on random valid edits.")
         for p in comparison.pairs
         if p.reference in controls and p.mutator in won and not strength(p).startswith("better")
     ]  # fmt: skip
@@ -234,8 +256,9 @@ def _no_ops(rows: list[Row]) -> list[Sentence]:
     found = []
     for before, after in zip(tuned, tuned[1:], strict=False):
         a, b = before.behaviour.no_op, after.behaviour.no_op
-        if a and b and b.low > a.high:
-            text = f"{after.mutator.name} answers with a no-op more often than {before.mutator.name}"
+        names = before.mutator.name, after.mutator.name
+        if a and b and b.low > a.high and engine(names[0]) == engine(names[1]):
+            text = f"{_under(names[1])}{origin(names[1])} answers with a no-op more often than {origin(names[0])}"
             found.append(Sentence(BAD, f"{text}: {percent(b.point)} against {percent(a.point)}."))
     return found
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
-from eft.evaluate.results import MutatorInfo, Results, Search, TaskInfo
+from eft.evaluate.results import MutatorInfo, Results, Search, Step, TaskInfo
 
 HOSTILE = (
     "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{ 7*7 }} {% raw %} \"'&amp; "
@@ -105,6 +107,61 @@ def results(
         started=1_790_000_000.0,
         seconds=512.0,
     )
+
+
+def rich(seeds: int = 5, iterations: int = 40, random: int = 3) -> Results:
+    """Everything at once: two scaffolds, hidden instances, a format control, the base in two forms, lineage, domains."""
+    rng = np.random.default_rng(random)
+    domains = ("routing", "policies", "control", "signals", "packing", "numerics")
+    tasks = tuple(
+        TaskInfo(
+            f"{domains[k % 6]}/{word}", domains[k % 6], "min" if k % 2 else "max", "cost" if k % 2 else "value",
+            8.0 if k % 2 else 0.3, -8.0 if k % 2 else 0.3, 5.0 if k % 2 else 0.7, "exact solver",
+            isolation="contained" if k == 5 else "isolated", has_hidden=k % 3 == 0,
+            hidden_start_raw=(8.2 if k % 2 else 0.29) if k % 3 == 0 else None,
+            hidden_best_known=(5.3 if k % 2 else 0.68) if k % 3 == 0 else None,
+        )
+        for k, word in enumerate(("tour", "cache", "pid", "filter", "bins", "roots", "vehicles", "eviction",
+                                  "pendulum", "denoise"))
+    )  # fmt: skip
+    mutators = (
+        MutatorInfo("base", "served", "baseline", "base-135m", edit="diff"),
+        MutatorInfo("base_rewrite", "served", "baseline", "base-135m", edit="rewrite"),
+        MutatorInfo("sft", "served", "tuned", "models/sft", trained_on=("routing", "packing")),
+        MutatorInfo("kto", "served", "tuned", "models/kto", trained_on=("routing", "packing", "numerics")),
+        MutatorInfo("ast", "ast", "control"),
+        MutatorInfo("random_edits", "served", "control", "models/random"),
+        MutatorInfo("best_of_kto", "best_of_n", "control", of="kto"),
+    )
+    shape = {"base_rewrite": "base", "random_edits": "best_of_sft", "best_of_kto": "best_of_sft"}
+    searches = []
+    for m in mutators:
+        for engine in ("",) if m.kind == "best_of_n" else ("openevolve", "tournament"):
+            for t in tasks:
+                for seed in range(seeds):
+                    plain = dataclasses.replace(t, name=t.name)
+                    s = search(rng, shape.get(m.name, m.name), plain, seed, iterations)
+                    start = t.hidden_start_raw if t.has_hidden else t.start_raw
+                    best = t.hidden_best_known if t.has_hidden else t.best_known
+                    done = (s.best_raw - t.start_raw) / (t.best_known - t.start_raw)
+                    final = s.best_raw if not t.has_hidden else start + 0.8 * done * (best - start)
+                    if m.name == "base_rewrite" and rng.random() < 0.5:
+                        final = start + 0.02 * (best - start)
+                    way = (
+                        Step(3, s.curve[3], "--- parent\n+++ proposal 3\n@@ -1,2 +1,2 @@\n-STEP = 0.1\n+STEP = 0.05\n"),
+                        Step(9, s.best_raw, f"--- parent\n+++ proposal 9\n@@ -4 +4 @@\n+# {HOSTILE}\n"),
+                    )
+                    searches.append(dataclasses.replace(
+                        s, mutator=m.name, scaffold=engine or "best_of_n", final_raw=final, start_final_raw=start,
+                        final_score=final, sandbox="bubblewrap: no network, own file system", lineage=way,
+                        outcomes={**s.outcomes, "invalid:timeout": 1, "invalid:syntax": 2}, proposals=iterations + 3,
+                    ))  # fmt: skip
+    base = results(seeds=1, iterations=iterations)
+    return dataclasses.replace(
+        base, tasks=tasks, mutators=mutators, searches=tuple(searches), planned=len(searches),
+        seeds=tuple(range(seeds)),
+        config={**base.config, "suite": "standard", "scaffold": ["openevolve", "tournament"], "iterations": iterations},
+    )  # fmt: skip
 
 
 # Small evaluations by hand: mutator -> task -> best raw value per seed.
