@@ -102,6 +102,16 @@ def detect_format(system: str, user: str, key: str | None = None, release: str =
     return f"openevolve@0.{minor[1]}" if minor and int(minor[1]) >= 2 else "openevolve@0.4"
 
 
+_THOUGHT = re.compile(r"\s*<(think|thinking|reasoning)>(.*?)</\1>", re.DOTALL)
+
+
+def inline_reasoning(response: str) -> str:
+    """The reasoning that a model wrote into its reply, in front of the answer; "" where there is none. The reply itself
+    stays as it was logged: that is what the scaffold applied."""
+    found = _THOUGHT.match(response) if "</" in response else None
+    return found[2].strip() if found else ""
+
+
 @functools.cache
 def _eft_tasks() -> tuple[str, ...]:
     """The fixed words after "# Task" in our own templates, up to the first placeholder."""

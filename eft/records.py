@@ -100,6 +100,10 @@ class Transition:
     prompt_tokens: int  # as billed by the server, -1 where not logged
     response_tokens: int
     sources: str  # JSON list: the files that this row was put together from
+    # later columns have defaults: tables of an older release lack them
+    prompt_source: str = ""  # logged; rebuilt (data_tools/rebuild.py); "" where there is no prompt
+    origin_id: str = ""  # the parent, or, where that is a migrant, the program that it is a copy of; "": not resolved
+    inspirations: str = "[]"  # JSON list: ids of the programs that the prompt showed beside the parent, where logged
     # filled by `eft label`
     parent_score: float | None = None
     child_score: float | None = None
@@ -108,6 +112,10 @@ class Transition:
     child_validity: str = ""
     delta: float | None = None  # child_score - parent_score, None unless both ends are valid
     label: str = ""
+    relative_delta: float | None = None  # delta / |parent_score|, None where that is 0
+    rank: int | None = None  # of the child's score among all programs of this run and task, 1 is the best
+    gap_closed: float | None = None  # of the child: 0 is the seed program, 1 the best known; None: not declared
+    noise: float | None = None  # the change of the score that counts as none in this row
 
     def replace(self, **changes: Any) -> Transition:
         """A copy with some fields changed."""
@@ -115,6 +123,7 @@ class Transition:
 
 
 COLUMNS = tuple(f.name for f in dataclasses.fields(Transition))
+REQUIRED = tuple(f.name for f in dataclasses.fields(Transition) if f.default is dataclasses.MISSING)
 
 
 def transition_id(run: str, parent_id: str, child_id: str) -> str:
@@ -144,10 +153,10 @@ def to_json(value: Any) -> str:
 
 
 def schema(**extra: str) -> Any:
-    """The Arrow schema of a transitions table, with more columns behind it (name -> "str", "int" or "float | None")."""
+    """The Arrow schema of a transitions table, with more columns behind it (name -> "str", "int", "float | None"…)."""
     import pyarrow as pa
 
-    types = {"int": pa.int64(), "str": pa.string(), "float | None": pa.float64()}
+    types = {"int": pa.int64(), "int | None": pa.int64(), "str": pa.string(), "float | None": pa.float64()}
     columns = [(f.name, f.type) for f in dataclasses.fields(Transition)] + list(extra.items())
     return pa.schema([(name, types[kind]) for name, kind in columns])
 
@@ -220,10 +229,11 @@ def read_transitions(path: Path) -> Iterator[Transition]:
     except (pa.ArrowInvalid, OSError) as e:
         raise EftError("this is not a Parquet file", where=file, why=str(e)) from None
     with table:
-        missing = set(COLUMNS) - set(table.schema_arrow.names)
+        there = set(table.schema_arrow.names)
+        missing = set(REQUIRED) - there
         if missing:
             raise EftError("this table is not a transitions table", where=file,
                            why=f"missing columns: {', '.join(sorted(missing))}")  # fmt: skip
-        for group in table.iter_batches(batch_size=1024, columns=list(COLUMNS)):
+        for group in table.iter_batches(batch_size=1024, columns=[c for c in COLUMNS if c in there]):
             for values in group.to_pylist():
                 yield Transition(**values)

@@ -16,7 +16,8 @@ from eft import records
 from eft.errors import EftError
 from eft.records import COLUMNS, Transition, code_hash, read_transitions, to_json, write_transitions
 
-KINDS = {"str": st.text(), "int": st.integers(-1, 10**9), "float | None": st.none() | st.floats(allow_nan=False)}
+KINDS = {"str": st.text(), "int": st.integers(-1, 10**9), "float | None": st.none() | st.floats(allow_nan=False),
+         "int | None": st.none() | st.integers(-1, 10**9)}  # fmt: skip
 rows = st.builds(Transition, **{f.name: KINDS[f.type] for f in dataclasses.fields(Transition)})
 
 

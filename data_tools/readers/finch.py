@@ -273,6 +273,7 @@ def _row(
         prompt_format=prompts.detect_format(system, user, release=options.release), response=response,
         reasoning=text(record.get("reasoning")), edit_kind=found.kind, replay=found.state,
         model=text(about.get("model")), prompt_tokens=-1, response_tokens=-1, sources=to_json(sources),
+        prompt_source="logged" if user or system else "", origin_id=ids[0],
     )  # fmt: skip
 
 

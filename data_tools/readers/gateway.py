@@ -1,19 +1,20 @@
 """The gateway's journals: what every mutator was asked and said, whatever scaffold asked.
 
-Two uses. A `proposal` record (an edit that a lookahead teacher evaluated) is a transition of its own, scaffold
-"gateway": the scaffold's logs know only the proposal that was sent back to it. A `reply` record gives the reasoning
-text, which OpenEvolve throws away, to the child that the scaffold made of that reply.
+A `proposal` record (an edit that a lookahead teacher evaluated) is a transition of its own, scaffold "gateway": the
+scaffold's logs know only the proposal that was sent back to it. A `reply` record is joined to the child that the
+scaffold made of it (data_tools/replies.py).
 
 A chosen proposal that the scaffold turned into a program is the same transition as the scaffold's: left out here.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data_tools.readers.files import Problems, first_object, integer, json_lines, mapping, text
+from data_tools.readers.files import first_object, integer, json_lines, mapping, text
 from data_tools.readers.search import Options, Search, about
 from eft import edits, prompts
 from eft.records import Transition, code_hash, to_json, transition_id
@@ -35,38 +36,16 @@ def pair(row: Transition) -> Pair:
     return code_hash(row.parent_code), code_hash(row.child_code)
 
 
-def add_reasoning(rows: list[Transition], journal: Path, problems: Problems) -> list[Transition]:
-    """The rows, with reasoning, model and token counts of their replies, where the journal has what a row lacks.
-
-    A reply is found by its text and prompt; equal ones are used in the journal's order, each once.
-    """
-    wanted = {r.response for r in rows if r.response}
-    replies: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for record in json_lines(journal, problems):
-        if record.get("kind") == "reply" and record.get("status") == "ok" and text(record.get("content")) in wanted:
-            keep = {k: record.get(k) for k in ("reasoning", "model", "usage")}
-            replies[text(record["content"]), _messages(record)[1]].append(keep)
-    return [_with_reply(row, replies.get((row.response, row.prompt_user))) for row in rows]
-
-
-def _with_reply(row: Transition, replies: list[dict[str, Any]] | None) -> Transition:
-    if not replies:
-        return row
-    reply = replies.pop(0) if len(replies) > 1 else replies[0]
-    usage = mapping(reply.get("usage"))
-    prompt, response = integer(usage.get("prompt_tokens"), -1), integer(usage.get("completion_tokens"), -1)
-    return row.replace(
-        reasoning=row.reasoning or text(reply.get("reasoning")), model=row.model or text(reply.get("model")),
-        prompt_tokens=prompt if row.prompt_tokens < 0 else row.prompt_tokens,
-        response_tokens=response if row.response_tokens < 0 else row.response_tokens,
-    )  # fmt: skip
-
-
 def read(journal: Path, options: Options, *, ours: dict[str, Any] | None = None, known: set[Pair] = frozenset(),
          name: str = "") -> Search:  # fmt: skip
     """The proposals of one journal. `known`: edits that the scaffold's logs have; `ours`: the search's run.json."""
     ours = ours or about(journal) or about(journal.parent.parent / journal.stem)  # as `eft collect` lays them out
-    search = Search(name or journal.stem, [journal], "gateway", about=ours)
+    search = Search(name or text(journal.stem), [journal], "gateway", about=ours)
+    search.rows = _proposals(journal, search, options, known)
+    return search
+
+
+def _proposals(journal: Path, search: Search, options: Options, known: set[Pair]) -> Iterator[Transition]:
     counts: Counter[str] = Counter()
     numbers: Counter[int] = Counter()
     for record in json_lines(journal, search.problems):
@@ -77,22 +56,28 @@ def read(journal: Path, options: Options, *, ours: dict[str, Any] | None = None,
         counts["proposals"] += 1
         index = integer(record.get("index"), 0)
         numbers[index] += 1
-        row = _row(record, index, numbers[index], search, options)
+        try:
+            row = _row(record, index, numbers[index], search, options)
+        except RecursionError:
+            search.problems.add(f"{journal}, proposal of reply {index}", "its metrics or artifacts are nested too deeply")
+            continue
         if row is None:
             search.problems.add(f"{journal}, proposal of reply {index}", "no parent or child code in it")
         elif record.get("chosen") is True and pair(row) in known:
             counts["in_scaffold"] += 1
         else:
-            search.rows.append(row)
-    states = Counter(r.replay for r in search.rows)
+            counts["children"] += 1
+            counts["with_prompt"] += bool(row.prompt_user)
+            counts["with_response"] += bool(row.response)
+            counts[f"replay_{row.replay}"] += 1
+            yield row
     search.counts = {
-        "children": len(search.rows), "with_prompt": sum(bool(r.prompt_user) for r in search.rows),
-        "with_response": sum(bool(r.response) for r in search.rows), "replies": counts["replies"],
-        "failed_replies": counts["failed_replies"], "proposals": counts["proposals"],
-        "proposals_in_scaffold": counts["in_scaffold"], "replay_match": states["match"],
-        "replay_mismatch": states["mismatch"], "replay_unknown": states["unknown"], "bad_files": len(search.problems),
+        "children": counts["children"], "with_prompt": counts["with_prompt"], "with_response": counts["with_response"],
+        "replies": counts["replies"], "failed_replies": counts["failed_replies"], "proposals": counts["proposals"],
+        "proposals_in_scaffold": counts["in_scaffold"], "replay_match": counts["replay_match"],
+        "replay_mismatch": counts["replay_mismatch"], "replay_unknown": counts["replay_unknown"],
+        "bad_files": len(search.problems),
     }  # fmt: skip
-    return search
 
 
 def _row(record: dict[str, Any], index: int, number: int, search: Search, options: Options) -> Transition | None:
@@ -100,7 +85,7 @@ def _row(record: dict[str, Any], index: int, number: int, search: Search, option
     if not isinstance(parent, str) or not isinstance(child, str):
         return None
     parent, child, ours = text(parent), text(child), search.about
-    system, user = _messages(record)
+    system, user = messages_of(record)
     response = text(record.get("response"))
     kind, state, child = _replay(parent, child, response, user)
     ids = f"code:{code_hash(parent)}", f"{search.name}:{index}:{number}"
@@ -118,7 +103,8 @@ def _row(record: dict[str, Any], index: int, number: int, search: Search, option
         response=response, reasoning=text(record.get("reasoning")), edit_kind=kind, replay=state,
         model=text(record.get("model")) or text(record.get("mutator")),
         prompt_tokens=integer(usage.get("prompt_tokens"), -1),
-        response_tokens=integer(usage.get("completion_tokens"), -1), sources=to_json([search.roots[0].name]),
+        response_tokens=integer(usage.get("completion_tokens"), -1), sources=to_json([text(search.roots[0].name)]),
+        prompt_source="logged" if user else "", origin_id=ids[0],
     )  # fmt: skip
 
 
@@ -126,7 +112,7 @@ def _metrics(record: dict[str, Any], name: str) -> str:
     return text(to_json(record[name])) if isinstance(record.get(name), dict) else ""
 
 
-def _messages(record: dict[str, Any]) -> tuple[str, str]:
+def messages_of(record: dict[str, Any]) -> tuple[str, str]:
     """(system, user) of a request. Longer conversations keep their last user turn; content parts are joined."""
     system = user = ""
     for message in record.get("messages") if isinstance(record.get("messages"), list) else []:

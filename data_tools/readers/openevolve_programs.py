@@ -3,60 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from data_tools.readers.files import (
-    Problems,
-    Unreadable,
-    integer,
-    json_lines,
-    mapping,
-    read_object,
-    text,
-    traces_hdf5,
-    traces_json,
-)  # fmt: skip
+from data_tools.readers.files import Problems, Unreadable, integer, mapping, opened, read_object, real, text
+from data_tools.readers.spool import Piece, Pieces
+from data_tools.readers.traces import records
 
-
-@dataclass
-class Piece:
-    """What one file says about one program; None where it says nothing."""
-
-    id: str
-    source: str
-    parent_id: str | None = None
-    code: str | None = None
-    metrics: dict | None = None
-    parent_code: str | None = None
-    parent_metrics: dict | None = None
-    language: str | None = None
-    iteration: int | None = None
-    generation: int | None = None
-    island: int | None = None
-    system: str | None = None
-    user: str | None = None
-    key: str | None = None  # name of the prompt in the log: diff_user, full_rewrite_user, …
-    responses: list[str] | None = None
-    artifacts: dict | None = None
-    mode: str | None = None  # evolution_mode: what form of edit was asked for (0.4.1)
-    usage: dict | None = None
-    model: str | None = None
-    migrant: bool | None = None
-    sources: list[str] = field(default_factory=list)
-
-    def absorb(self, other: Piece) -> None:
-        """Take over what `other`, a less trusted place, knows and this one does not."""
-        for f in fields(Piece):
-            if f.name not in ("id", "source", "sources") and getattr(self, f.name) is None:
-                setattr(self, f.name, getattr(other, f.name))
-        self.sources.append(other.source)
-
-    @property
-    def complete(self) -> bool:
-        """Nothing that an older file could add."""
-        return None not in (self.code, self.metrics, self.parent_metrics, self.responses, self.user)
+LONGEST_ARTIFACT = 256 << 10  # characters of one artifact that are kept; a prompt shows 20 KiB of it
+ARTIFACTS = 64  # of one program
 
 
 def _from_trace(record: dict[str, Any], source: str) -> Piece | None:
@@ -73,9 +29,10 @@ def _from_trace(record: dict[str, Any], source: str) -> Piece | None:
         island=_number(record, "island_id"), system=text(prompt.get("system")) if prompt else None,
         user=text(prompt.get("user")) if prompt else None,
         responses=[text(response)] if isinstance(response, str) else _responses(prompt),
-        artifacts=mapping(record.get("artifacts")) or None, mode=text(extra.get("evolution_mode")) or None,
+        artifacts=_shortened(mapping(record.get("artifacts"))) or None, mode=text(extra.get("evolution_mode")) or None,
         usage=mapping(extra.get("token_usage")) or mapping(prompt.get("token_usage")) or None,
-        model=text(extra.get("llm_model")) or None,
+        model=text(extra.get("llm_model")) or None, changes=text(extra.get("changes")) or None,
+        logged=real(record.get("timestamp")), seconds=real(extra.get("iteration_time")),
     )  # fmt: skip
 
 
@@ -90,9 +47,10 @@ def _from_program(record: dict[str, Any], source: str, stem: str) -> Piece:
         generation=_number(record, "generation"), island=_number(extra, "island"), key=key or None,
         system=text(prompt.get("system")) if prompt else None, user=text(prompt.get("user")) if prompt else None,
         responses=_responses(prompt), artifacts=_artifacts(record.get("artifacts_json")),
-        mode=text(extra.get("evolution_mode")) or None,
+        artifact_dir=text(record.get("artifact_dir")) or None, mode=text(extra.get("evolution_mode")) or None,
         usage=mapping(extra.get("token_usage")) or mapping(prompt.get("token_usage")) or None,
-        model=text(extra.get("llm_model")) or None, migrant=extra.get("migrant") is True or None,
+        model=text(extra.get("llm_model")) or None, changes=text(extra.get("changes")) or None,
+        migrant=extra.get("migrant") is True or None, made=real(record.get("timestamp")),
     )  # fmt: skip
 
 
@@ -121,8 +79,18 @@ def _artifacts(value: Any) -> dict | None:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            return {"artifacts": text(value)} if value else None
-    return mapping(value) or None
+            return _shortened({"artifacts": text(value)}) if value else None
+    return _shortened(mapping(value)) or None
+
+
+def _shortened(artifacts: dict[str, Any]) -> dict[str, Any]:
+    """The artifacts, long texts cut: in a trace they stand in full, and a log can have any length."""
+    return {k: cut(v, len(v)) if isinstance(v, str) and len(v) > LONGEST_ARTIFACT else v for k, v in artifacts.items()}
+
+
+def cut(value: str, length: int) -> str:
+    """The beginning of a text of `length` characters (or bytes), and how much is missing."""
+    return f"{value[:LONGEST_ARTIFACT]}\n... (cut off here, {length} in all)"
 
 
 def _mutation_prompt(logged: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -135,46 +103,47 @@ def _mutation_prompt(logged: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def gather(
-    traces: list[Path], programs: list[Path], problems: Problems, base: list[Path]
-) -> tuple[dict[str, Piece], set[str]]:
-    """All programs by id, and the names of the fields seen on the way (which tell the release).
+    traces: list[Path], programs: Iterable[tuple[Path, list[str]]], problems: Problems, base: list[Path], pieces: Pieces
+) -> set[str]:
+    """Fill `pieces` with all programs; returns the names of the fields seen on the way (which tell the release).
 
-    `programs`: program files, the most trusted first. `base`: folders that paths in `sources` are relative to.
+    `programs`: folders and the program files in them, the most trusted first. `base`: folders that paths in `sources`
+    are relative to. Most programs stand in many checkpoints: one whole copy is enough, and copies of one size are one.
     """
-    pieces: dict[str, Piece] = {}
     seen: set[str] = set()
-
-    def take(piece: Piece) -> None:
-        known = pieces.get(piece.id)
-        if known is None:
-            pieces[piece.id] = piece
-        else:
-            known.absorb(piece)
-
     for path in traces:
-        read = {".json": traces_json, ".hdf5": traces_hdf5, ".h5": traces_hdf5}.get(path.suffix, json_lines)
-        for number, record in enumerate(read(path, problems), 1):
+        where = _relative(path, base)
+        for number, record in enumerate(records(path, problems), 1):
             seen |= {f"metadata.{k}" for k in mapping(record.get("metadata"))}
-            piece = _from_trace(record, _relative(path, base))
+            piece = _from_trace(record, where)
             if piece is None:
                 problems.add(f"{path}, record {number}", "no child_id: not a trace record")
             else:
-                take(piece)
-    for path in programs:
-        known = pieces.get(path.stem)
-        if known is not None and known.complete and known.artifacts is not None:
-            continue  # most programs stand in many checkpoints; one whole copy is enough
-        try:
-            record = read_object(path)
-        except Unreadable as e:
-            problems.add(path, e)
-            continue
-        if not isinstance(record.get("code"), str):
-            problems.add(path, "no 'code' in it: not a program record")
-            continue
-        seen |= set(record) | {f"metadata.{k}" for k in mapping(record.get("metadata"))}
-        take(_from_program(record, _relative(path, base), path.stem))
-    return pieces, {text(s) for s in seen}
+                pieces.take(piece, record=False)
+    read: set[tuple[str, int]] = set()
+    for folder, names in programs:
+        where = _relative(folder, base)
+        for name in names:
+            stem, path = name[:-5], folder / name
+            known = pieces.peek(stem)
+            if known is not None and known.whole:
+                continue
+            try:
+                copy = (stem, path.stat().st_size)
+                if copy in read:
+                    continue
+                record = read_object(path)
+                read.add(copy)
+            except (OSError, Unreadable) as e:
+                problems.add(path, getattr(e, "strerror", None) or e)
+                continue
+            if not isinstance(record.get("code"), str):
+                problems.add(path, "no 'code' in it: not a program record")
+                continue
+            seen.update(record)
+            seen.update(f"metadata.{k}" for k in mapping(record.get("metadata")))
+            pieces.take(_from_program(record, f"{where}/{text(name)}", stem), record=True)
+    return {text(s) for s in seen}
 
 
 def _relative(path: Path, base: list[Path]) -> str:
@@ -183,6 +152,48 @@ def _relative(path: Path, base: list[Path]) -> str:
         if path.is_relative_to(root):
             return text(str(path.relative_to(root))) if path != root else text(path.name)
     return text(path.name)
+
+
+class LargeArtifacts:
+    """Artifacts that were too large for the program's record: files in `artifacts/<program id>/`.
+
+    `folders`: the folders called `artifacts` under and beside the roots. Only they are looked into, whatever path a
+    record names, and only one level down.
+    """
+
+    def __init__(self, folders: list[Path], problems: Problems) -> None:
+        self.folders, self.problems = [f.resolve() for f in folders if f.is_dir()], problems
+        self.found = 0  # artifacts read
+
+    def of(self, piece: Piece | None) -> dict[str, Any]:
+        """All artifacts of a program: those in its record, and those in files."""
+        if piece is None:
+            return {}
+        inline = piece.artifacts or {}
+        name = (piece.artifact_dir or "").replace("\\", "/").rstrip("/").rpartition("/")[2]
+        if not name or name != piece.id or name in (".", "..") or "\0" in name:
+            return inline
+        return {**self._read(name), **inline}
+
+    def _read(self, name: str) -> dict[str, str]:
+        for folder in self.folders:
+            place = folder / name
+            if place.is_symlink() or not place.is_dir():
+                continue
+            found = {}
+            for file in sorted(place.iterdir())[:ARTIFACTS]:
+                try:
+                    if file.is_symlink():
+                        raise Unreadable("a link: not followed")
+                    size = file.stat().st_size
+                    with opened(file) as f:
+                        raw = f.read(LONGEST_ARTIFACT).decode("utf-8", "replace")
+                    found[text(file.name)] = text(raw) if size <= LONGEST_ARTIFACT else cut(raw, size)
+                except (OSError, Unreadable) as e:
+                    self.problems.add(file, getattr(e, "strerror", None) or e)
+            self.found += len(found)
+            return found
+        return {}
 
 
 def release_of(seen: set[str], metadata_keys: set[str]) -> str:

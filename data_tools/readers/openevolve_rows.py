@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
+from data_tools import rebuild
 from data_tools.readers.files import integer, text
-from data_tools.readers.openevolve_programs import Piece
+from data_tools.readers.openevolve_config import RunConfig
+from data_tools.readers.openevolve_programs import LargeArtifacts
 from data_tools.readers.search import Options, Search
+from data_tools.readers.spool import Piece, Pieces
+from data_tools.scores import judge
 from eft import edits, prompts
 from eft.records import Transition, to_json, transition_id
 
@@ -18,26 +25,163 @@ MODES = {
     "rewrite": "rewrite",
     "full_rewrite_user": "rewrite",
 }
+COUNTED = ("programs", "seeds", "copies", "children", "with_prompt", "with_response", "prompts_rebuilt",
+           "parent_missing", "parent_recovered", "child_recovered", "replay_match", "replay_mismatch", "replay_unknown",
+           "large_artifacts", "odd_language")  # fmt: skip
 
 
-def rows_of(
-    pieces: dict[str, Piece], search: Search, options: Options, pattern: str | None
-) -> tuple[list[Transition], dict[str, int]]:
-    """The transitions among a search's programs, by iteration, and what was counted on the way."""
-    counts: Counter[str] = Counter(programs=len(pieces))
-    rows = []
-    for piece in sorted(pieces.values(), key=lambda p: (p.iteration or 0, p.id)):
-        parent = pieces.get(piece.parent_id or "")
-        if piece.parent_id is None:
-            counts["seeds"] += 1
-        elif is_copy(piece, parent):
-            counts["copies"] += 1
-        else:
-            rows.append(_row(piece, parent, search, options, pattern, counts))
-    counts["children"] = len(rows)
-    names = ("programs", "seeds", "copies", "children", "with_prompt", "with_response", "parent_missing",
-             "parent_recovered", "child_recovered", "replay_match", "replay_mismatch", "replay_unknown")  # fmt: skip
-    return rows, {name: counts[name] for name in names}
+@dataclass
+class Maker:
+    """Makes the rows of one search. `rows` streams them by iteration; `counts` is whole once they are through."""
+
+    pieces: Pieces
+    search: Search
+    options: Options
+    config: RunConfig
+    artifacts: LargeArtifacts
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def rows(self) -> Iterator[Transition]:
+        """The transitions. One that cannot be put together is named among the search's problems."""
+        self.counts["programs"] = len(self.pieces)
+        history, build = self._history() if self.options.rebuild else (None, None)
+        for light in sorted(self.pieces.light(), key=lambda p: (p.iteration or 0, p.id)):
+            if light.parent_id is None:
+                self.counts["seeds"] += 1
+                continue
+            piece, parent = self.pieces.get(light.id), self.pieces.get(light.parent_id)
+            if is_copy(piece, parent):
+                self.counts["copies"] += 1
+                continue
+            try:
+                row = self._row(piece, parent)
+                if history is not None and not row.prompt_user and row.parent_code:
+                    row = self._with_prompt(row, history, build)
+            except RecursionError:
+                self.search.problems.add(f"program {text(piece.id)[:80]}", "its metrics or artifacts are nested too deeply")
+                continue
+            self.counts["children"] += 1
+            self.counts["with_prompt"] += bool(row.prompt_user and row.prompt_source == "logged")
+            yield row
+        self.counts["large_artifacts"] = self.artifacts.found
+
+    def counted(self) -> dict[str, int]:
+        return {name: self.counts[name] for name in COUNTED}
+
+    # ------------------------------------------------------------------------------------------------------- one row
+
+    def _row(self, piece: Piece, parent: Piece | None) -> Transition:
+        search, counts = self.search, self.counts
+        ours, user = search.about, piece.user or ""
+        labelled = piece.language or (parent.language if parent else None) or self.config.language or "python"
+        shown = prompts.current_program(user)
+        own = parent.code if parent else None
+        found = replay(
+            candidates=[c for c in dict.fromkeys((piece.parent_code, own, shown)) if c is not None],
+            responses=piece.responses or [], child=piece.code, kinds=_kinds(piece, user),
+            dialects=dialects(search.release), language=labelled, pattern=self.options.diff_pattern or self.config.pattern,
+            enforce=self.config.enforce, described=self.config.described,
+        )  # fmt: skip
+        language = spoken(labelled, found.parent or found.child)
+        counts["odd_language"] += language != labelled
+        counts["with_response"] += bool(piece.responses)
+        counts["parent_missing"] += piece.parent_code is None and own is None
+        counts["parent_recovered"] += piece.parent_code is None and own is None and shown is not None
+        counts["child_recovered"] += piece.code is None and bool(found.child)
+        counts[f"replay_{found.state}"] += 1
+        metrics = piece.parent_metrics if piece.parent_metrics is not None else (parent.metrics if parent else None)
+        usage = piece.usage or {}
+        logged = bool(user or piece.system)
+        return Transition(
+            id=transition_id(search.name, piece.parent_id or "", piece.id), run=search.name, scaffold=search.scaffold,
+            scaffold_release=search.release, task=text(ours.get("task")) or self.options.task or search.name,
+            domain=text(ours.get("domain")) or self.options.domain,
+            suite_role=text(ours.get("role")) or self.options.role,
+            iteration=piece.iteration or 0, island=-1 if piece.island is None else piece.island,
+            generation=piece.generation or 0, parent_id=piece.parent_id or "", child_id=piece.id, language=language,
+            parent_code=found.parent, child_code=found.child,
+            parent_metrics="" if metrics is None else text(to_json(metrics)),
+            child_metrics="" if piece.metrics is None else text(to_json(piece.metrics)),
+            parent_artifacts=text(to_json(self.artifacts.of(parent))),
+            child_artifacts=text(to_json(self.artifacts.of(piece))), prompt_system=piece.system or "", prompt_user=user,
+            prompt_format=(text(ours.get("prompt_format")) or
+                           prompts.detect_format(piece.system or "", user, piece.key, search.release)) if logged else "",
+            response=found.response, reasoning=prompts.inline_reasoning(found.response), edit_kind=found.kind,
+            replay=found.state, model=piece.model or text(usage.get("model")) or text(ours.get("model")),
+            prompt_tokens=integer(usage.get("prompt_tokens"), -1),
+            response_tokens=integer(usage.get("completion_tokens"), -1), sources=to_json(piece.sources),
+            prompt_source="logged" if logged else "", origin_id=self.origin(piece.parent_id or ""),
+        )  # fmt: skip
+
+    def origin(self, name: str) -> str:
+        """The program that `name` is a copy of (a migrant may be the copy of a migrant), or `name` itself."""
+        passed = {name}
+        while (piece := self.pieces.get(name)) is not None and piece.parent_id and piece.parent_id not in passed:
+            if not is_copy(piece, self.pieces.get(piece.parent_id)):
+                break
+            name = piece.parent_id
+            passed.add(name)
+        return name.partition("_migrant_")[0] or name  # how migrants were called before 0.2.17
+
+    # ------------------------------------------------------------------------------------------- prompts not logged
+
+    def _history(self) -> tuple[rebuild.History | None, Any]:
+        """The history of the rows that have no prompt; (None, None) where there are none such."""
+        wanted = [p.id for p in self.pieces.light() if p.parent_id is not None and not self._prompt_known(p)]
+        if not wanted:
+            return None, None
+        build = rebuild.sampler(self.config.system or self._instruction())
+        if build is None:
+            self.search.notes.append("prompts were not logged, and OpenEvolve is not installed to rebuild them")
+            return None, None
+        return rebuild.History((self._known(p.id) for p in list(self.pieces.light())), wanted), build
+
+    def _prompt_known(self, piece: Piece) -> bool:
+        return bool((self.pieces.get(piece.id) if piece.kept else piece).user)
+
+    def _known(self, name: str) -> rebuild.Known:
+        piece = self.pieces.get(name)
+        try:
+            score = judge(piece.metrics or {}).score
+        except (RecursionError, OverflowError):
+            score = None
+        return rebuild.known(name, piece.parent_id, piece.code or "", score, island=piece.island, made=piece.made,
+                             logged=piece.logged, seconds=piece.seconds)  # fmt: skip
+
+    def _instruction(self) -> str:
+        """The system message that the search logged most often with other children."""
+        logged = Counter(s for p in self.pieces.light() if (s := self.pieces.get(p.id).system))
+        return logged.most_common(1)[0][0] if logged else ""
+
+    def _with_prompt(self, row: Transition, history: rebuild.History, build: Any) -> Transition:
+        earlier = [self._shown(name) for name in history.best(row.child_id)]
+        parent = self.pieces.get(row.parent_id)
+        metrics = self.pieces.get(row.child_id).parent_metrics or (parent.metrics if parent else None) or {}
+        try:
+            system, user = build(
+                code=row.parent_code, metrics=_numbers(metrics), artifacts=self.artifacts.of(parent), history=earlier,
+                language=row.language, diff=row.edit_kind != "rewrite", seed=row.id,
+            )  # fmt: skip
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, IndexError) as e:
+            self.search.problems.add(f"program {text(row.child_id)[:80]}",
+                                     f"its prompt cannot be rebuilt: {type(e).__name__}: {e}")  # fmt: skip
+            return row
+        self.counts["prompts_rebuilt"] += 1
+        return row.replace(prompt_system=text(system), prompt_user=text(user), prompt_format=rebuild.FORMAT,
+                           prompt_source="rebuilt")  # fmt: skip
+
+    def _shown(self, name: str) -> dict[str, Any]:
+        """A program as the prompt sampler reads one."""
+        piece = self.pieces.get(name)
+        return {"id": name, "code": piece.code or "", "metrics": _numbers(piece.metrics or {}),
+                "metadata": {"changes": piece.changes or "Unknown changes",
+                             "parent_metrics": _numbers(piece.parent_metrics or {})}}  # fmt: skip
+
+
+def _numbers(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Metrics that a prompt can show: numbers within a float's range, and short texts."""
+    return {text(k): v for k, v in metrics.items()
+            if (isinstance(v, int | float) and abs(v) < 1e300) or (isinstance(v, str) and len(v) < 200)}  # fmt: skip
 
 
 def is_copy(piece: Piece, parent: Piece | None) -> bool:
@@ -51,45 +195,29 @@ def is_copy(piece: Piece, parent: Piece | None) -> bool:
     return not piece.iteration and parent is None
 
 
-def _row(
-    piece: Piece, parent: Piece | None, search: Search, options: Options, pattern: str | None, counts: Counter[str]
-) -> Transition:  # fmt: skip
-    ours, user = search.about, piece.user or ""
-    language = piece.language or (parent.language if parent else None) or "python"
-    shown = prompts.current_program(user)
-    own = parent.code if parent else None
-    found = replay(
-        candidates=[c for c in dict.fromkeys((piece.parent_code, own, shown)) if c is not None],
-        responses=piece.responses or [], child=piece.code, kinds=_kinds(piece, user),
-        dialects=dialects(search.release), language=language, pattern=pattern,
-    )  # fmt: skip
-    counts["with_prompt"] += bool(user)
-    counts["with_response"] += bool(piece.responses)
-    counts["parent_missing"] += piece.parent_code is None and own is None
-    counts["parent_recovered"] += piece.parent_code is None and own is None and shown is not None
-    counts["child_recovered"] += piece.code is None and bool(found.child)
-    counts[f"replay_{found.state}"] += 1
-    metrics = piece.parent_metrics if piece.parent_metrics is not None else (parent.metrics if parent else None)
-    usage = piece.usage or {}
-    logged = bool(user or piece.system)
-    return Transition(
-        id=transition_id(search.name, piece.parent_id or "", piece.id), run=search.name, scaffold=search.scaffold,
-        scaffold_release=search.release, task=text(ours.get("task")) or options.task or search.name,
-        domain=text(ours.get("domain")) or options.domain, suite_role=text(ours.get("role")) or options.role,
-        iteration=piece.iteration or 0, island=-1 if piece.island is None else piece.island,
-        generation=piece.generation or 0, parent_id=piece.parent_id or "", child_id=piece.id, language=language,
-        parent_code=found.parent, child_code=found.child,
-        parent_metrics="" if metrics is None else text(to_json(metrics)),
-        child_metrics="" if piece.metrics is None else text(to_json(piece.metrics)),
-        parent_artifacts=text(to_json((parent.artifacts if parent else None) or {})),
-        child_artifacts=text(to_json(piece.artifacts or {})), prompt_system=piece.system or "", prompt_user=user,
-        prompt_format=(text(ours.get("prompt_format")) or
-                       prompts.detect_format(piece.system or "", user, piece.key, search.release)) if logged else "",
-        response=found.response, reasoning="", edit_kind=found.kind, replay=found.state,
-        model=piece.model or text(usage.get("model")) or text(ours.get("model")),
-        prompt_tokens=integer(usage.get("prompt_tokens"), -1),
-        response_tokens=integer(usage.get("completion_tokens"), -1), sources=to_json(piece.sources),
-    )  # fmt: skip
+# -------------------------------------------------------------------------------------------------------- language
+
+# What a program of another language looks like, where its run's config (or OpenEvolve's guess) calls it Python.
+_LANGUAGES = {
+    "cpp": re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]|^(?:int|void|auto)\s+main\s*\(", re.MULTILINE),
+    "rust": re.compile(r"^[ \t]*(?:pub\s+)?fn\s+\w+\s*(?:<[^>\n]*>)?\(|^[ \t]*use\s+std::", re.MULTILINE),
+    "go": re.compile(r"^package\s+\w+\s*$", re.MULTILINE),
+    "java": re.compile(r"^[ \t]*(?:public\s+)?(?:final\s+)?class\s+\w+[^:\n]*\{|^import\s+java\.", re.MULTILINE),
+    "javascript": re.compile(r"^[ \t]*(?:const|let|var)\s+\w+\s*=|^[ \t]*function\s+\w+\s*\(", re.MULTILINE),
+}
+_NAMES = {"c++": "cpp", "cc": "cpp", "cxx": "cpp", "py": "python", "python3": "python", "js": "javascript"}
+
+
+def spoken(labelled: str, code: str) -> str:
+    """The language that `code` is in. The label is believed unless it says Python (or nothing), which a config says by
+    default, and the code is none but looks like another one."""
+    name = _NAMES.get(labelled.lower(), labelled.lower())
+    if name not in ("python", "text", "unknown", ""):
+        return name
+    likely = next((language for language, mark in _LANGUAGES.items() if mark.search(code)), "")
+    if likely and edits.parse_python(code) is None:
+        return likely
+    return name if name == "python" or likely or edits.parse_python(code) is None else "python"
 
 
 # ---------------------------------------------------------------------------------------------------------- replay
@@ -113,7 +241,7 @@ def dialects(release: str) -> list[str]:
 
 def replay(
     *, candidates: list[str], responses: list[str], child: str | None, kinds: list[str], dialects: list[str],
-    language: str, pattern: str | None,
+    language: str, pattern: str | None, enforce: bool = False, described: bool = False,
 ) -> Replayed:  # fmt: skip
     """Is the child what the scaffold makes of a reply? Tried: every reply, possible parent and kind of edit.
 
@@ -123,11 +251,12 @@ def replay(
     response = responses[-1] if responses else ""
     kind = kinds[0] if kinds and responses else ""
     made = None
-    for reply in reversed(responses):
+    for reply in reversed(responses[-_REPLIES:]):
         for code in candidates:
             for form in kinds or ["diff", "rewrite"]:
                 for dialect in dialects:
-                    edit = edits.apply(code, reply, kind=form, dialect=dialect, language=language, diff_pattern=pattern)
+                    edit = edits.apply(code, reply, kind=form, dialect=dialect, language=language,
+                                       diff_pattern=pattern, enforce=enforce, described=described)  # fmt: skip
                     if edit and child is None:
                         made = made or Replayed("unknown", code, edit.child, reply, form)
                     elif edit and edit.child == child:
@@ -136,6 +265,9 @@ def replay(
         return made
     state = "mismatch" if responses and candidates and child is not None else "unknown"
     return Replayed(state, parent, child or "", response, kind)
+
+
+_REPLIES = 16  # of one program; OpenEvolve logs one
 
 
 def _kinds(piece: Piece, user: str) -> list[str]:

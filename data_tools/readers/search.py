@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,24 +25,44 @@ class Options:
     role: str = ""
     release: str = ""
     diff_pattern: str | None = None
+    rebuild: bool = True  # put prompts together again where none was logged
+    folder: Path | None = None  # where temporary files may be; None: the system's temporary folder
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A reply of a model that left no program, or a request that was never answered (`response` None)."""
+
+    iteration: int  # -1 where unknown
+    reason: str
+    system: str = ""
+    user: str = ""
+    response: str | None = None
+    model: str = ""
+    prompt_tokens: int = -1
+    response_tokens: int = -1
 
 
 @dataclass
 class Search:
-    """One search. `counts`: numbers for the report (see the reader); `notes`: what a user should be warned of;
-    `remarks`: what is worth knowing, with nothing amiss."""
+    """One search. `rows` may be a list, or a generator for a search that need not fit into memory; then the counts and
+    notes are whole once it is through. `counts`: numbers for the report (see the reader); `notes`: what a user should be
+    warned of; `remarks`: what is worth knowing, with nothing amiss; `refused`: replies that left no program, as the
+    scaffold logged them."""
 
     name: str
     roots: list[Path]
     scaffold: str
     release: str = ""
     about: dict[str, Any] = field(default_factory=dict)  # run.json, where the search was ours
-    rows: list[Transition] = field(default_factory=list)
+    rows: Iterable[Transition] = field(default_factory=list)
+    refused: Iterable[Refused] = ()
     counts: dict[str, int] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)  # reason -> iterations that left no program
     notes: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     problems: Problems = field(default_factory=Problems)
+    gains: Counter[str] = field(default_factory=Counter)  # what a gateway journal added to the counts
 
 
 def run_name(root: Path) -> str:

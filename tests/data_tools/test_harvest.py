@@ -416,8 +416,9 @@ class TestBadInput:
         lines = [json.dumps(trace_json(child(4))), json.dumps(trace_json(child(5)) | {other: wrong})]
         (run / "evolution_trace.jsonl").write_text("\n".join(lines)[: -cut or None])
         search = openevolve.read([run], Options())
-        assert {"child-2"} <= {r.child_id for r in search.rows}
-        for row in search.rows:
+        rows = list(search.rows)
+        assert {"child-2"} <= {r.child_id for r in rows}
+        for row in rows:
             row.id.encode(), json.loads(row.sources), json.loads(row.child_artifacts)
             assert row.parent_metrics == "" or isinstance(json.loads(row.parent_metrics), dict)
             assert abs(row.iteration) < 2**63
