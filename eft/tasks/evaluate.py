@@ -26,7 +26,7 @@ from typing import Any
 from eft.errors import EftError
 from eft.manifest import clear_disk_errors
 from eft.records import Validity, code_hash, to_json
-from eft.tasks import sandbox, scoring
+from eft.tasks import contained, sandbox, scoring
 from eft.tasks.task import Task
 
 
@@ -140,8 +140,8 @@ def _isolated(task: Task, code: str, hidden: bool) -> tuple[dict[str, Any], dict
 
 def _contained(task: Task, code: str, hidden: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     suffix = task.initial_program.suffix
-    outcome = sandbox.run_contained(task.evaluator, code, suffix=suffix, timeout_s=task.timeout_s,
-                                    hidden=hidden)  # fmt: skip
+    outcome = contained.run(task.evaluator, code, suffix=suffix, timeout_s=task.timeout_s, level=sandbox.level(),
+                            hidden=hidden)  # fmt: skip
     if outcome.validity is not Validity.VALID:
         failed = scoring.failed(outcome.validity, outcome.error, outcome.stderr)
         return dict(failed), failed.artifacts

@@ -39,29 +39,69 @@ class Scored(dict):
 
 def evaluate(
     program_path: str | Path, *, score: Callable[[Any], dict[str, float]], entry: str = "run", args: tuple = (),
-    driver: str | None = None, limits: sandbox.Limits = sandbox.Limits(),  # noqa: B008
+    driver: str | None = None, apart: bool = False, limits: sandbox.Limits = sandbox.Limits(),  # noqa: B008
 ) -> Scored:  # fmt: skip
     """Run the program's `entry(*args)` (or `driver` around it) in the sandbox and score what came back.
 
+    A driver with `apart` runs in a process of its own, and the program sees only what each call asks it: for whatever
+    must not be foreseen (requests, demands, noise). See apart.py for `function.many`, and what a call costs.
     Never raises for anything that the program does. `score` returns the raw metric and combined_score.
     """
     try:
         code = Path(program_path).read_bytes().decode("utf-8")
     except UnicodeDecodeError:
         return failed(Validity.ERROR, "the program is not UTF-8 text")
-    outcome = sandbox.call(code, entry, *args, driver=driver, limits=limits)
+    outcome = sandbox.call(code, entry, *args, driver=driver, apart=apart, limits=limits)
     if outcome.validity is not Validity.VALID:
         return failed(outcome.validity, outcome.error, outcome.stderr)
+    return _scored(score, outcome.value, outcome.stderr)
+
+
+def evaluate_cpp(
+    program_path: str | Path, *, inputs: list[str], score: Callable[[list[str]], dict[str, float]],
+    limits: sandbox.Limits = sandbox.Limits(),  # noqa: B008
+) -> Scored:  # fmt: skip
+    """Compile a C++ program, run it once per input text on its standard input, and score the list of its outputs.
+
+    `limits` hold for each run, not for all; the first run that fails ends the evaluation. What the compiler says of a
+    program that does not compile goes to the artifacts. Never raises for anything that the program does; raises
+    EftError where there is no compiler.
+    """
+    from eft.tasks import cpp  # here: it is needed by few tasks
+
+    compiled = cpp.compile_program(Path(program_path).read_bytes())
+    if not compiled.binary:
+        found = failed(compiled.validity, f"it does not compile: {_first_error(compiled.text)}")
+        found.artifacts["compiler"] = compiled.text
+        return found
+    outputs, stderr = [], ""
+    for i, text in enumerate(inputs):
+        outcome = sandbox.call_binary(compiled.binary, text, limits)
+        stderr = outcome.stderr or stderr
+        if outcome.validity is not Validity.VALID:
+            return failed(outcome.validity, f"{outcome.error} (input {i + 1} of {len(inputs)})", stderr)
+        outputs.append(outcome.value)
+    return _scored(score, outputs, stderr)
+
+
+def _first_error(text: str) -> str:
+    """The line of a compiler's text that says most in one line."""
+    lines = [line for line in text.splitlines() if "error" in line] or text.splitlines()
+    return lines[0][:300] if lines else "the compiler said nothing"
+
+
+def _scored(score: Callable[[Any], dict[str, float]], value: Any, stderr: str) -> Scored:
+    """The metrics of what a candidate handed back."""
     try:
-        metrics = score(outcome.value)
+        metrics = score(value)
     except Invalid as e:
-        return failed(e.validity, str(e), outcome.stderr)
+        return failed(e.validity, str(e), stderr)
     except OverflowError:
-        return failed(Validity.NON_FINITE, "the numbers overflow when they are scored", outcome.stderr)
-    bad = [name for name, value in metrics.items() if not math.isfinite(value)]
+        return failed(Validity.NON_FINITE, "the numbers overflow when they are scored", stderr)
+    bad = [name for name, number in metrics.items() if not math.isfinite(number)]
     if bad:
-        return failed(Validity.NON_FINITE, f"{', '.join(bad)} is not finite", outcome.stderr)
-    artifacts = {"stderr": outcome.stderr} if outcome.stderr else {}
+        return failed(Validity.NON_FINITE, f"{', '.join(bad)} is not finite", stderr)
+    artifacts = {"stderr": stderr} if stderr else {}
     return Scored({**metrics, "validity": 1.0}, artifacts)
 
 

@@ -1,20 +1,24 @@
-"""The candidate's side of the sandbox: a warm process that forks one child per candidate. Run as a script, never
-imported.
+"""The inner side of the sandbox: a warm process that forks for every candidate. Run as a script, never imported.
 
 It starts on a bare interpreter (standard library, no site-packages), imports what small programs use, and then answers
-calls from its standard input: each call runs in a fresh fork with its own session, limits, filter and pipes, so that a
-candidate costs a fork (a few ms) instead of an interpreter start, and nothing that it does outlives it. The parent side
-is eft/tasks/sandbox.py, which trusts nothing from here but sizes and reads results as JSON.
+calls from its standard input, so that a candidate costs two forks (a few ms) instead of an interpreter start. For each
+call a *handler* is forked, which alone sees the call; it forks the candidate with its own session, limits, filter and
+pipes, collects the answer, ends everything that was left, and is gone: the worker itself never holds a program, an
+instance or an answer, so a later candidate finds none of them in memory. The outer side (eft/tasks/pool.py) trusts
+nothing from here but sizes, and reads results as JSON.
 
-Frames, both ways: 4 bytes length (big endian) + bytes. Call: one frame of JSON {code, entry, driver, args, wall_s,
-cpu_s, memory_mb, output_kb}. Answer: a JSON frame {status, signal, stderr, cpu_s} and a payload frame: b"V" + the
-value as JSON, or b"E" + {error, line} as JSON, or empty. status: done, wall, output, died. The first frame that a
-worker sends is its greeting {filter: bool}.
+Three kinds of call. `python`: the candidate's function, or the task's driver around it, in one process. `apart`: the
+driver has a process of its own and the candidate sees only what each call asks it (eft/tasks/apart.py). `binary`: a
+compiled program, its input on stdin.
+
+Frames, both ways: 4 bytes length (big endian) + bytes. Call: a JSON frame {kind, level, wall_s, cpu_s, memory_mb,
+output_kb} and a body frame (JSON {code, entry, driver, args}; or 4 bytes size + binary + input). Answer: a JSON frame
+{status, signal, exit, stderr, cpu_s} and a payload frame: b"V" + the value as JSON, b"E" + {error, line} as JSON, or
+empty; the bare output of a binary. status: done, wall, output, died. The worker's first frame is its greeting {filter}.
 """
 
 from __future__ import annotations
 
-import builtins
 import gc
 import json
 import os
@@ -22,12 +26,15 @@ import random
 import resource
 import select
 import signal
-import struct
 import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import seccomp  # noqa: E402  (beside this file, also where only these two files are visible)
+import apart  # noqa: E402  (these lie beside this file, also where nothing else is visible)
+import candidate  # noqa: E402
+import reap  # noqa: E402
+import seccomp  # noqa: E402
+from frames import read_frame, write_all, write_frame  # noqa: E402
 
 del sys.path[0]
 
@@ -40,82 +47,13 @@ STDERR_BYTES = 2000
 MEGABYTE = 1 << 20
 
 
-def read_frame(fd: int, idle: float | None = None) -> bytes | None:
-    """One frame, or None at the end of the stream (or after `idle` seconds without one)."""
-    if idle is not None and not select.select([fd], [], [], idle)[0]:
-        return None
-    head = _read_exactly(fd, 4)
-    return None if head is None else _read_exactly(fd, struct.unpack(">I", head)[0])
+# ---- in the children ---------------------------------------------------------------------------------------------
 
 
-def _read_exactly(fd: int, size: int) -> bytes | None:
-    parts = []
-    while size:
-        part = os.read(fd, min(size, MEGABYTE))
-        if not part:
-            return None
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
-def write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def write_frame(fd: int, data: bytes) -> None:
-    write_all(fd, struct.pack(">I", len(data)) + data)
-
-
-# ---- in the child: one candidate ---------------------------------------------------------------------------------
-
-
-def describe(error: BaseException) -> dict:
-    """{error, line} of an exception, the line being the candidate's own (0 where it has none). Never raises."""
-    try:
-        text = str(error)[:400]
-    except BaseException:
-        text = "(its message cannot be shown)"
-    line = 0
-    if isinstance(error, SyntaxError):
-        line = error.lineno if isinstance(error.lineno, int) else 0
-        text = str(error.msg)[:400]
-    else:
-        trace = error.__traceback__
-        while trace is not None:
-            if trace.tb_frame.f_code.co_filename == "program.py":
-                line = trace.tb_lineno
-            trace = trace.tb_next
-    return {"error": f"{type(error).__name__}: {text}" if text else type(error).__name__, "line": line}
-
-
-def candidate(call: dict) -> bytes:
-    """Run the program, then its entry (or the task's driver around it). Returns the payload; never raises."""
-    try:
-        program = {"__name__": "program", "__builtins__": builtins}
-        exec(compile(call["code"], "program.py", "exec"), program)
-        if call["driver"] is not None:
-            harness = {"__name__": "driver", "__builtins__": builtins}
-            exec(compile(call["driver"], "driver.py", "exec"), harness)
-            missing, run = call["entry"], harness["drive"]
-        else:
-            missing, run = call["entry"], None
-        function = program.get(missing)
-        if not callable(function):
-            raise NameError(f"the program does not define {missing}()")
-        value = function(*call["args"]) if run is None else run(function, *call["args"])
-        return b"V" + json.dumps(value).encode()
-    except BaseException as error:
-        return b"E" + json.dumps(describe(error)).encode()
-
-
-def limit(call: dict) -> None:
-    """Kernel limits of the child. Hard limits, so that it cannot raise them where it lacks the privilege."""
-    cpu = max(1, int(call["cpu_s"]))
+def limit(call: dict, cpu_s: int) -> None:
+    """Kernel limits of a child. Hard limits, so that it cannot raise them where it lacks the privilege."""
     memory = int(call["memory_mb"]) * MEGABYTE
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))  # SIGXCPU, then SIGKILL
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))  # SIGXCPU, then SIGKILL
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MEGABYTE, MEGABYTE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -123,131 +61,185 @@ def limit(call: dict) -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # no effect on root; there the filter forbids processes
 
 
-def child(call: dict, result: int, errors: int, null: int, prepared: object | None) -> None:
-    """Becomes the candidate. Leaves only through os._exit, so no atexit hook or buffer of the worker runs twice."""
+def become(call: dict, fds: list[int], filter_: object | None) -> None:
+    """Make this fork a candidate: a session of its own, descriptors 0, 1, … = `fds` and no others, limits, filter."""
+    os.setsid()
+    reap.prctl(reap.PR_SET_PDEATHSIG, signal.SIGKILL)  # with the handler; the filter keeps it so
+    high = [os.dup2(fd, 64 + i, inheritable=False) for i, fd in enumerate(fds)]  # out of the way of each other
+    for i, fd in enumerate(high):
+        os.dup2(fd, i)
+    os.closerange(len(fds), 256)  # the worker's own pipes among them: a candidate cannot speak for the worker
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if call["level"] != "none":
+        limit(call, max(1, int(call["cpu_s"])))
+        seccomp.apply(filter_)
+    random.seed(0)
+
+
+def python_child(call: dict, body: dict, fds: list[int], filter_: object | None) -> None:
+    become(call, fds, filter_)
+    payload = candidate.run(body)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    write_all(3, payload)
+
+
+def binary_child(call: dict, body: bytes, errors: int, result: int, filter_: object | None) -> None:
+    size = int.from_bytes(body[:4], "big")
+    files = []
+    for name, data in (("program", body[4 : 4 + size]), ("input", body[4 + size :])):
+        fd = os.memfd_create(name, os.MFD_CLOEXEC)
+        write_all(fd, data)
+        os.lseek(fd, 0, os.SEEK_SET)
+        files.append(fd)
+    become(call, [files[1], result, errors, files[0]], filter_)
+    os.set_inheritable(3, False)
+    os.execve(3, ["program"], {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"})
+
+
+def fork(function, *args) -> int:
+    """A child that runs `function` and leaves only through os._exit, so no hook or buffer of the worker runs twice."""
+    pid = os.fork()
+    if pid:
+        return pid
     try:
-        os.setsid()
-        os.dup2(null, 0)
-        os.dup2(errors, 1)
-        os.dup2(errors, 2)
-        if result != 3:
-            os.dup2(result, 3)
-        os.closerange(4, 256)  # the worker's own pipes among them: a candidate cannot speak for the worker
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        limit(call)
-        seccomp.apply(prepared)
-        random.seed(0)
-        payload = candidate(call)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        write_all(3, payload)
+        function(*args)
     except BaseException:
         os._exit(70)
     os._exit(0)
 
 
+# ---- in the handler ----------------------------------------------------------------------------------------------
+
+
+class Handler:
+    """One call, from reading it to answering it. Lives in a fork of the worker."""
+
+    def __init__(self, call: dict, calls: int, null: int, filters: dict) -> None:
+        self.call, self.null = call, null
+        self.filter = filters["binary" if call["kind"] == "binary" else "python"]
+        self.result, result_w = os.pipe()
+        self.errors, errors_w = os.pipe()
+        self.other = 0  # the candidate, where the driver is the main child
+        if call["kind"] == "apart":  # forked before the call is read: it never holds the instances
+            ask, ask_w = os.pipe()
+            reply, reply_w = os.pipe()
+            self.other = fork(self._answer, [null, errors_w, errors_w, reply_w, ask])
+            os.close(ask)
+            os.close(reply_w)
+        body = read_frame(calls)
+        os.close(calls)
+        if call["kind"] == "binary":
+            self.main = fork(binary_child, call, body, errors_w, result_w, self.filter)
+        elif call["kind"] == "apart":
+            self.main = fork(self._drive, json.loads(body), [null, errors_w, errors_w, result_w, ask_w, reply])
+            os.close(ask_w)
+            os.close(reply)
+        else:
+            self.main = fork(python_child, call, json.loads(body), [null, errors_w, errors_w, result_w], self.filter)
+        os.close(result_w)
+        os.close(errors_w)
+
+    def _answer(self, fds: list[int]) -> None:
+        become(self.call, fds, self.filter)
+        apart.answer(asks=4, replies=3)
+
+    def _drive(self, body: dict, fds: list[int]) -> None:
+        become({**self.call, "level": "none"}, fds, None)  # trusted, and held by the wall limit
+        limit(self.call, max(1, int(self.call["wall_s"])) + 1)
+        write_all(3, apart.drive(body, asks=4, replies=5, most=int(self.call["output_kb"]) * 1024))
+
+    def collect(self) -> tuple[dict, bytes]:
+        """What the candidate says within its limits. No process of it is left afterwards."""
+        process = os.pidfd_open(self.main)
+        most = int(self.call["output_kb"]) * 1024
+        deadline = time.monotonic() + self.call["wall_s"]
+        said, answer, status, open_fds = b"", [], "done", {self.result, self.errors, process}
+        size = 0
+        while process in open_fds and status == "done":
+            left = deadline - time.monotonic()
+            ready = select.select(list(open_fds), [], [], max(0.0, left))[0]
+            if not ready and left <= 0:
+                status = "wall"
+            for fd in ready:
+                if fd == process:
+                    open_fds.discard(process)
+                    continue
+                part = os.read(fd, 65536)
+                if not part:
+                    open_fds.discard(fd)
+                elif fd == self.errors:
+                    said = (said + part)[-STDERR_BYTES:]
+                else:
+                    size += len(part)
+                    answer.append(part)
+            if size > most:
+                status = "output"
+        code, cpu_s = self._end()
+        for fd in (self.result, self.errors):  # what was still in the pipes when the child ended
+            os.set_blocking(fd, False)
+            try:
+                while status == "done" and (part := os.read(fd, 65536)):
+                    if fd == self.errors:
+                        said = (said + part)[-STDERR_BYTES:]
+                        continue
+                    answer.append(part)
+                    size += len(part)
+                    if size > most:
+                        status = "output"
+            except BlockingIOError:
+                pass
+        if status == "done" and code != 0:
+            status = "died"
+        head = {
+            "status": status,
+            "signal": os.WTERMSIG(code) if os.WIFSIGNALED(code) else 0,
+            "exit": os.WEXITSTATUS(code) if os.WIFEXITED(code) else 0,
+            "stderr": said.decode("utf-8", "replace"),
+            "cpu_s": cpu_s,
+        }
+        return head, b"".join(answer) if status == "done" else b""
+
+    def _end(self) -> tuple[int, float]:
+        """Kill the children's groups and every orphan that they left (this process adopts them), and reap them all.
+
+        Returns the wait status that counts (the candidate's, where it broke off a driver's run) and the CPU seconds.
+        """
+        code, cpu_s = reap.kill(self.main)
+        if self.other:
+            broke_off = os.WIFEXITED(code) and os.WEXITSTATUS(code) == apart.BROKEN_OFF
+            if broke_off:  # let it end by itself: how it did is what is reported
+                select.select([other := os.pidfd_open(self.other)], [], [], 0.5)
+                os.close(other)
+            other, more = reap.kill(self.other)
+            cpu_s += more
+            if broke_off:
+                code = other
+        reap.end_children()
+        return code, cpu_s
+
+
+def handle(call: dict, calls: int, answers: int, null: int, filters: dict) -> None:
+    reap.subreaper()
+    head, payload = Handler(call, calls, null, filters).collect()
+    write_frame(answers, json.dumps(head).encode())
+    write_frame(answers, payload)
+
+
 # ---- in the worker -----------------------------------------------------------------------------------------------
 
 
-def run(call: dict, null: int, prepared: object | None) -> tuple[dict, bytes]:
-    """Fork one candidate, collect what it says within its limits, and leave no process of it behind."""
-    result, result_w = os.pipe()
-    errors, errors_w = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(result)
-        os.close(errors)
-        child(call, result_w, errors_w, null, prepared)
-    os.close(result_w)
-    os.close(errors_w)
-    process = os.pidfd_open(pid)
-    chunks: dict[int, list[bytes]] = {result: [], errors: []}
-    most = int(call["output_kb"]) * 1024
-    deadline = time.monotonic() + call["wall_s"]
-    status, size, open_fds = "done", 0, {result, errors, process}
-    while process in open_fds:
-        left = deadline - time.monotonic()
-        ready = select.select(list(open_fds), [], [], max(0.0, left))[0]
-        if not ready and left <= 0:
-            status = "wall"
-            break
-        for fd in ready:
-            if fd == process:
-                open_fds.discard(process)
-                continue
-            part = os.read(fd, 65536)
-            if not part:
-                open_fds.discard(fd)
-            elif fd == errors:
-                chunks[errors] = [(b"".join(chunks[errors]) + part)[-STDERR_BYTES:]]
-            else:
-                size += len(part)
-                chunks[result].append(part)
-        if size > most:
-            status = "output"
-            break
-    code, usage = end(pid)
-    for fd in (result, errors):  # what was still in the pipes when the child ended
-        os.set_blocking(fd, False)
-        try:
-            while status == "done" and (part := os.read(fd, 65536)):
-                chunks[fd].append(part)
-                size += len(part) if fd == result else 0
-                if size > most:
-                    status = "output"
-        except BlockingIOError:
-            pass
-        os.close(fd)
-    os.close(process)
-    number = os.WTERMSIG(code) if os.WIFSIGNALED(code) else 0
-    if status == "done" and code != 0:
-        status = "died"
-    head = {
-        "status": status,
-        "signal": number,
-        "stderr": b"".join(chunks[errors])[-STDERR_BYTES:].decode("utf-8", "replace"),
-        "cpu_s": usage.ru_utime + usage.ru_stime,
-    }
-    return head, b"".join(chunks[result]) if status == "done" else b""
+def lock_up() -> None:
+    """Give up what a worker never needs and a candidate must not have: privileges of root, and readable memory."""
+    import ctypes
 
-
-def end(pid: int) -> tuple[int, resource.struct_rusage]:
-    """Kill the candidate's group and every orphan that it left (the worker adopts them), and reap. (status, usage)."""
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)  # it died, or was killed, before its setsid: the process itself is still ours
-    _, code, usage = os.wait4(pid, 0)
-    for _ in range(1000):
-        try:
-            orphan, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            break
-        if orphan == 0:
-            for other in children():
-                os.kill(other, signal.SIGKILL)
-            time.sleep(0.001)
-    for name in os.listdir("."):  # the working folder is the worker's own, empty between candidates
-        try:
-            os.unlink(name)
-        except OSError:
-            pass
-    return code, usage
-
-
-def children() -> list[int]:
-    """Pids whose parent is this process."""
-    found, me = [], os.getpid()
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as f:
-                    fields = f.read().rpartition(b")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == me and fields[0] != b"Z":
-                found.append(int(name))
-    return found
+    libc = ctypes.CDLL(None)
+    reap.prctl(reap.PR_SET_DUMPABLE, 0)  # no process of this user may look into this one or its forks
+    if os.getuid() == 0:
+        for capability in range(64):
+            reap.prctl(reap.PR_CAPBSET_DROP, capability)
+        header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
+        libc.capset(header, (ctypes.c_uint32 * 6)())
 
 
 def main() -> None:
@@ -256,26 +248,24 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
         os.dup2(null, fd)
-    prepared = seccomp.prepare()
-    # Orphans of candidates come to this process instead of init: only so can it end them.
-    try:
-        import ctypes
-
-        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-    except OSError:
-        pass
+    filters = {"python": seccomp.prepare(), "binary": seccomp.prepare(binary=True)}
+    reap.subreaper()
     probe = os.fork()  # does this kernel accept the filter?
     if probe == 0:
-        os._exit(0 if seccomp.apply(prepared) else 1)
+        os._exit(0 if seccomp.apply(filters["python"]) else 1)
     filtered = os.waitpid(probe, 0)[1] == 0
+    if not filtered:
+        filters = dict.fromkeys(filters)
     write_frame(answers, json.dumps({"filter": filtered}).encode())
+    lock_up()
     gc.collect()
     gc.freeze()
     while (frame := read_frame(calls, IDLE_S)) is not None:
-        head, payload = run(json.loads(frame), null, prepared if filtered else None)
-        frame = None  # a later candidate must not find an earlier one's instances in memory
-        write_frame(answers, json.dumps(head).encode())
-        write_frame(answers, payload)
+        handler = fork(handle, json.loads(frame), calls, answers, null, filters)
+        code = os.waitpid(handler, 0)[1]
+        if code != 0:  # it was killed, or the call was torn: what is left in the pipes is unknown
+            reap.end_children()
+            break
 
 
 if __name__ == "__main__":
