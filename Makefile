@@ -6,13 +6,16 @@ RUNS ?=
 OUT ?= out/smollm2_135m
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: env serve-env quickstart test test-fast test-slow lint clean-env
+.PHONY: env serve-env scaffold-env quickstart test test-fast test-slow lint clean-env
 
 env:
 	@$(PYTHON) scripts/make_env.py
 
 serve-env: env
 	@$(PYTHON) scripts/make_serve_env.py
+
+scaffold-env: env
+	@$(BIN)/python scripts/make_scaffold_env.py
 
 quickstart: env serve-env
 	$(BIN)/eft run recipes/smollm2_135m --form short --root $(OUT) $(foreach r,$(RUNS),--runs $(r))
@@ -30,4 +33,4 @@ lint: env
 	$(BIN)/ruff check eft data_tools tests scripts benchmarks
 
 clean-env:
-	rm -rf .venv .venv-serve
+	rm -rf .venv .venv-serve .venv-scaffolds
