@@ -46,11 +46,12 @@ class Scorer:
 
         return cls(load_task(Path(spec.task)), spec.folder / CACHE, settings_for(spec.prompt_format).metrics)
 
-    def evaluate(self, code: str) -> Any:
-        """The tasks.evaluate.Evaluation of `code`, from the cache where it is there."""
+    def evaluate(self, code: str, hidden: bool = False) -> Any:
+        """The tasks.evaluate.Evaluation of `code`, from the cache where it is there. `hidden`: on the task's hidden
+        instances, which nothing may see before the search has ended."""
         from eft.tasks.evaluate import evaluate
 
-        return evaluate(self.task, code, cache=self.cache)
+        return evaluate(self.task, code, cache=self.cache, hidden=hidden)
 
     def told(self, evaluation: Any) -> dict[str, Any]:
         """The metrics that the scaffold is told: finite numbers and short words only, the score as `combined_score`.

@@ -26,11 +26,10 @@ from eft.errors import EftError
 from eft.manifest import write_json, write_text
 from eft.search import process
 from eft.search.evaluator import EVALUATOR_PY, Scorer
+from eft.search.sampling import PATIENCE
 from eft.search.settings import PROMPT_SETTINGS, openevolve_config  # noqa: F401  PROMPT_SETTINGS: part of the interface
 from eft.search.spec import RESULT, RUN, SearchResult, SearchSpec
 from eft.search.tally import FAILURES, TRACE, no_answer, read_journal, read_openevolve, tally
-
-PATIENCE = 5  # consecutive requests without an answer after which the mutator counts as gone
 
 
 def run_search(spec: SearchSpec, timeout_s: float | None = None) -> SearchResult:

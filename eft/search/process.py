@@ -24,6 +24,7 @@ from eft.errors import EftError
 from eft.manifest import clear_disk_errors
 from eft.search.spec import CACHE, LOG, RESULT, SCAFFOLDS, SPEC, SearchResult, SearchSpec
 
+CORES = "EFT_SEARCH_CORES"  # how many candidates a search may evaluate at once, where its scaffold can
 PARENT = "EFT_SEARCH_PARENT"  # set for processes that must not outlive the one that started them
 TEMPORARY = ".tmp"
 # One line each per candidate that is done; what a progress bar counts.

@@ -19,7 +19,14 @@ from eft.manifest import write_json
 
 SPEC, RESULT, RUN, LOG, CACHE = "spec.json", "result.json", "run.json", "search.log", "evaluations.jsonl"
 EDITS = ("diff", "rewrite")
-SCAFFOLDS = {"openevolve": "eft.search.openevolve", "best_of_n": "eft.search.best_of_n"}
+# scaffold -> module. A module exports body(spec), which does the search inside a process of its own and writes
+# result.json last, and run_search(spec, timeout_s=None) -> SearchResult, which starts that process and waits.
+SCAFFOLDS = {
+    "openevolve": "eft.search.openevolve",
+    "best_of_n": "eft.search.best_of_n",
+    "tournament": "eft.search.tournament",
+    "shinka": "eft.search.shinka",
+}
 
 # What may change between two attempts at the same search without making it another search.
 _INCIDENTAL = ("base_url", "request_timeout_s", "api_key_env", "out", "journal")
@@ -116,7 +123,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What came of one search. `replies` is the denominator of every rate: one for every iteration that was done."""
+    """What came of one search. `replies` is the denominator of every rate: one for every iteration that was done.
+
+    `final_score`, `final_raw`: the best program on the task's hidden instances, evaluated once, after the search;
+    `seed_final_raw`: the seed program there. Where the task has no hidden form they equal best_score, best_raw and
+    seed_raw. `final_raw` None beside a `seed_final_raw`: the best program failed on the hidden instances.
+    """
 
     name: str
     task: str
@@ -148,6 +160,11 @@ class SearchResult:
     seconds: float = 0.0
     note: str = ""  # what a reader of the numbers must know, such as "no reply could be used: the result is the seed"
     spec: dict[str, Any] = field(default_factory=dict)  # SearchSpec.identity()
+    final_score: float | None = None
+    final_raw: float | None = None
+    seed_final_raw: float | None = None
+    sandbox: str = ""  # what the candidates ran in, in words
+    isolation: str = ""  # the task's: isolated (candidate and scorer apart) or contained (together in the sandbox)
 
     @property
     def valid_edit_rate(self) -> float | None:

@@ -21,6 +21,7 @@ from eft.errors import EftError
 from eft.records import Validity, code_hash
 from eft.search.evaluator import Scorer
 from eft.search.spec import Candidate, SearchResult, SearchSpec, finite
+from eft.tasks import sandbox
 
 TRACE, FAILURES = "evolution_trace.jsonl", "evolution_trace_failures.jsonl"
 DIALECT = "openevolve@0.4"
@@ -117,11 +118,12 @@ class _Journal:
 
 def tally(
     spec: SearchSpec, attempts: list[Attempt], journal: list[dict[str, Any]], scorer: Scorer, release: str,
-    seconds: float, note: str = "",
+    seconds: float, note: str = "", dialect: str = DIALECT,
 ) -> SearchResult:  # fmt: skip
-    """The result of a search. `seconds`: of this attempt at it (a replayed one is quicker than the search was).
+    """The result of a search, its best program evaluated on the task's hidden instances where there are some.
 
-    Raises EftError where the search did not come to its end, or too many requests were left without an answer.
+    `seconds`: of this attempt at it (a replayed one is quicker than the search was). `dialect`: how the scaffold reads
+    edits. Raises EftError where the search did not come to its end, or too many requests were left without an answer.
     """
     last = max((a.iteration for a in attempts), default=0)
     if last < spec.iterations:
@@ -140,10 +142,13 @@ def tally(
         paired.append((Attempt(iteration, prompt, record.get("content"), error="lost by the scaffold"), record))
     paired.sort(key=lambda pair: pair[0].iteration)
 
-    book = _Book(spec, scorer)
+    book = _Book(spec, scorer, dialect)
     candidates = [book.enter(index, a, r) for index, (a, r) in enumerate(paired)]
     good = [c for c in candidates if c.valid_edit]
     failures = Counter(c.status for c in candidates if c.status not in GOOD)
+    if not any(c.applied and c.valid for c in candidates):
+        note = note or "no reply could be used: the result is the seed program"
+    final_score, final_raw, seed_final_raw = book.final()
     return SearchResult(
         name=spec.name, task=scorer.task.name, domain=spec.domain or scorer.task.domain, role=spec.role,
         mutator=spec.mutator, model=spec.model, seed=spec.seed, scaffold=spec.scaffold, scaffold_release=release,
@@ -156,14 +161,16 @@ def tally(
         prompt_tokens=sum(max(c.prompt_tokens, 0) for c in candidates),
         completion_tokens=sum(max(c.completion_tokens, 0) for c in candidates),
         seconds=round(seconds, 3), note=note, spec=spec.identity(),
+        final_score=final_score, final_raw=final_raw, seed_final_raw=seed_final_raw,
+        sandbox=sandbox.describe(), isolation=scorer.task.isolation,
     )  # fmt: skip
 
 
 class _Book:
     """Classifies the attempts of one search in order, and keeps the best so far."""
 
-    def __init__(self, spec: SearchSpec, scorer: Scorer) -> None:
-        self.spec, self.scorer = spec, scorer
+    def __init__(self, spec: SearchSpec, scorer: Scorer, dialect: str) -> None:
+        self.spec, self.scorer, self.dialect = spec, scorer, dialect
         code = scorer.task.initial_program.read_text(encoding="utf-8")
         seed = scorer.evaluate(code)
         self.seed_hash = code_hash(code)
@@ -172,6 +179,13 @@ class _Book:
         self.scores = {self.seed_hash: self.seed_score}  # every program of this search, by the hash of its code
         self.curve: list[float | None] = []
         self.raw_curve: list[float | None] = []
+
+    def final(self) -> tuple[float | None, float | None, float | None]:
+        """(score, raw) of the best program and raw of the seed on the hidden instances, if the task has such."""
+        if not self.scorer.task.has_hidden:
+            return self.best[0], self.best[1], self.seed_raw
+        seed = self.scorer.evaluate(self.scorer.task.seed(), hidden=True)
+        return *self._score(self.scorer.evaluate(self.best[2], hidden=True)), self._score(seed)[1]
 
     @staticmethod
     def _score(evaluation: Any) -> tuple[float | None, float | None]:
@@ -202,7 +216,7 @@ class _Book:
             return {"status": "request_error" if attempt.error.startswith(NO_ANSWER) else "lost"}
         child = attempt.child
         if child is None:  # refused, or lost after it was applied
-            edit = edits.apply(parent or "", attempt.response, kind=self.spec.edit, dialect=DIALECT,
+            edit = edits.apply(parent or "", attempt.response, kind=self.spec.edit, dialect=self.dialect,
                                language=self.scorer.task.language)  # fmt: skip
             if not edit:
                 return {"status": STATUS[edit.why], "detail": str(edit)}
