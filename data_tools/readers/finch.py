@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from data_tools.finch_writer import KEPT
 from data_tools.label import label
 from data_tools.readers.files import Problems, Unreadable, first_object, integer, numbered_json_lines, text
 from data_tools.readers.openevolve_rows import dialects, replay
@@ -242,14 +243,16 @@ def _row(
         if metrics[name] is None and record.get(name) not in (None, ""):
             search.problems.add(where, f"{name} is no JSON object: {str(record.get(name))[:60]!r}")
     about = _object(record.get("metadata")) or {}
-    language = _language(about, user, parent or child or "")
+    ours = _ours(about)
+    release = options.release or ours.get("scaffold_release", "")
+    language = ours.get("language") or _language(about, user, parent or child or "")
     shown = prompts.current_program(user)
     asked = prompts.edit_kind(user)
     found = replay(
         candidates=[c for c in dict.fromkeys((parent, shown)) if c is not None],
         responses=[response] if response else [], child=child,
         kinds=[asked, "rewrite" if asked == "diff" else "diff"] if asked else ["diff", "rewrite"],
-        dialects=dialects(options.release), language=language, pattern=options.diff_pattern,
+        dialects=dialects(release), language=language, pattern=options.diff_pattern,
     )  # fmt: skip
     if not found.parent and not found.child:
         search.problems.add(where, "no parent and no child code in it")
@@ -274,7 +277,30 @@ def _row(
         reasoning=text(record.get("reasoning")), edit_kind=found.kind, replay=found.state,
         model=text(about.get("model")), prompt_tokens=-1, response_tokens=-1, sources=to_json(sources),
         prompt_source="logged" if user or system else "", origin_id=ids[0],
-    )  # fmt: skip
+    ).replace(**ours, **({"id": transition_id(ours["run"], *ids)} if "run" in ours else {}))  # fmt: skip
+
+
+def _ours(about: dict[str, Any]) -> dict[str, Any]:
+    """What data_tools/finch_writer.py put into `metadata`, as columns of a Transition; {} in anybody else's file."""
+    found = {}
+    for name, value in (about["eft"] if isinstance(about.get("eft"), dict) else {}).items():
+        if name not in KEPT:
+            continue
+        if name in ("prompt_tokens", "response_tokens"):
+            found[name] = integer(value, -1)
+        elif isinstance(value, str) and (name not in _JSON or _is(_JSON[name], value)):
+            found[name] = text(value)
+    return found if {"run", "scaffold"} <= set(found) else {}
+
+
+_JSON = {"parent_artifacts": dict, "child_artifacts": dict, "inspirations": list}
+
+
+def _is(kind: type, value: str) -> bool:
+    try:
+        return isinstance(json.loads(value), kind)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _object(value: Any) -> dict[str, Any] | None:
