@@ -7,17 +7,21 @@ reports all as proposals and answers with the best: a teacher that knows more th
 without lookahead is the hand rule: go on with what improved, else turn round what did not, else at random.
 
 A pure function of (seed, call number, messages, task): a search that is replayed gets the same answers.
+
+Programs in other languages than Python (the task's language, or the tag on the prompt's fence) are edited by their
+tokens (eft/mutators/text_edits.py) instead of their tree; everything else is the same.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from typing import Literal
 
 from eft import edits
 from eft.errors import EftError, UsageError, nearest
-from eft.mutators import ast_edits, ast_history
+from eft.mutators import ast_edits, ast_history, text_edits
 from eft.mutators.reply import Reply
 from eft.prompts import current_program, edit_kind
 from eft.tasks.evaluate import Evaluation, evaluate
@@ -47,27 +51,26 @@ class AstMutator:
             raise UsageError(f"lookahead must not be negative (it is {lookahead})")
         if lookahead and task is None:
             raise UsageError("the ast mutator needs a task to look ahead", way_out="give the task, or lookahead: 0")
-        if task is not None and task.language != "python":
-            raise UsageError(
-                f"the ast mutator cannot edit {task.language}", where=task.folder, why="it edits Python only"
-            )
+        if task is not None and task.language not in ("python", *text_edits.LANGUAGES):
+            raise UsageError(f"the ast mutator cannot edit {task.language}", where=task.folder,
+                             why=f"it knows python, {', '.join(text_edits.LANGUAGES)}")  # fmt: skip
         self.seed, self.lookahead, self.form, self.task = seed, lookahead, form, task
-        self.kinds = ast_edits.KINDS[kinds]
+        self.kinds = kinds
         self.guided = (0.5 if lookahead else 0.0) if guided is None else guided
 
     def propose(self, messages: list[dict[str, str]], call: int) -> Reply:
-        """Answer the last user message. Raises EftError where it shows no Python program, or one that cannot be
-        edited."""
+        """Answer the last user message. Raises EftError where it shows no program, or one that cannot be edited."""
         user = next((m["content"] for m in reversed(messages) if m.get("role") == "user"), "")
         parent = current_program(user)
         if parent is None:
             raise EftError("the prompt shows no program", why="no fence follows a '# Current Program' line",
                            way_out="use a prompt format with that line (openevolve@…, eft@1)")  # fmt: skip
-        if edits.parse_python(parent) is None:
+        language = self.task.language if self.task else _language(user)
+        if language == "python" and edits.parse_python(parent) is None:
             raise EftError("the ast mutator cannot edit this program", why="it does not parse as Python")
         form = self.form or edit_kind(user) or "diff"
         rng = random.Random(f"{self.seed}:{call}")
-        candidates = self._candidates(parent, user, form, rng)
+        candidates = self._candidates(parent, user, form, language, rng)
         if self.lookahead == 0:
             first = next(candidates, None)
             if first is None:
@@ -75,20 +78,26 @@ class AstMutator:
             return Reply(first[1])
         return self._look_ahead(parent, candidates)
 
-    def _candidates(self, parent: str, user: str, form: str, rng: random.Random) -> Iterator[tuple[str, str]]:
+    def _candidates(
+        self, parent: str, user: str, form: str, language: str, rng: random.Random
+    ) -> Iterator[tuple[str, str]]:
         """Distinct (child, response); guided ones come first, as many as their share says."""
         seen = {parent}
         count = max(self.lookahead, 1)
         wanted = int(self.guided * count) + (rng.random() < self.guided * count % 1)
         if wanted:
-            followed = self._guided(parent, user, rng)
+            followed = self._guided(parent, user, language, rng)
             for child in followed:
                 if wanted and child not in seen and (response := _render(parent, child, form)):
                     seen.add(child)
                     wanted -= 1
                     yield child, response
         repeats = 0
-        for change in ast_edits.stream(parent, rng, self.kinds):
+        if language == "python":
+            changes = ast_edits.stream(parent, rng, ast_edits.KINDS[self.kinds])
+        else:
+            changes = text_edits.stream(parent, rng, language, text_edits.KINDS[self.kinds])
+        for change in changes:
             repeats = repeats + 1 if change.child in seen else 0
             if repeats > 100:  # a program with few possible edits: all of them are known
                 return
@@ -96,12 +105,11 @@ class AstMutator:
                 seen.add(change.child)
                 yield change.child, response
 
-    def _guided(self, parent: str, user: str, rng: random.Random) -> list[str]:
+    def _guided(self, parent: str, user: str, language: str, rng: random.Random) -> list[str]:
         """What follows from the history: in random order when looking ahead, else continuations before opposites."""
-        tree = edits.parse_python(parent)
-        source = ast_edits.Source(parent, tree)
-        followed = ast_history.follow(parent, source.allowed, ast_history.read(user))
-        followed = [(name, child) for name, child in followed if edits.changes_syntax(parent, child)]
+        allowed = ast_edits.allowed_lines(parent.split("\n"))
+        followed = ast_history.follow(parent, allowed, ast_history.read(user))
+        followed = [(name, child) for name, child in followed if edits.changes_syntax(parent, child, language)]
         if self.lookahead:
             rng.shuffle(followed)
             return [child for _, child in followed]
@@ -126,6 +134,14 @@ class AstMutator:
             for child, response, result in tried
         )  # fmt: skip
         return Reply(best[1], proposals)
+
+
+def _language(user: str) -> str:
+    """The language of the prompt's program by the tag on its fence; Python where it has none that is known."""
+    tags = re.findall(r"^# Current [Pp]rogram\b[^`]*```[ \t]*([\w+#.-]*)", user, re.MULTILINE)
+    tag = tags[-1].lower() if tags else ""
+    tag = text_edits.FENCES.get(tag, tag)
+    return tag if tag in text_edits.LANGUAGES else "python"
 
 
 def _render(parent: str, child: str, form: str) -> str | None:

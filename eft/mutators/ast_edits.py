@@ -59,7 +59,7 @@ class Source:
         self.starts = [0]
         for line in self.lines:
             self.starts.append(self.starts[-1] + len(line) + 1)
-        self.allowed = self._allowed()
+        self.allowed = allowed_lines(self.lines)
         self.tree = tree
         self.parent: dict[ast.AST, ast.AST] = {}
         self.nodes: list[ast.AST] = []
@@ -78,18 +78,6 @@ class Source:
             (alias.asname or alias.name).split(".")[0]
             for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names
         }  # fmt: skip
-
-    def _allowed(self) -> list[bool]:
-        """For each line: may it change? All may where the program has no markers; marker lines never do."""
-        marked = any(_START in line for line in self.lines)
-        inside, allowed = not marked, []
-        for line in self.lines:
-            if _START in line or _END in line:
-                inside = _START in line or not marked
-                allowed.append(False)
-            else:
-                allowed.append(inside)
-        return allowed
 
     def offset(self, line: int, column: int) -> int:
         """Offset in the text of a position in the tree (lines from 1, columns in UTF-8 bytes)."""
@@ -141,6 +129,19 @@ class Source:
             if isinstance(around, ast.For) and isinstance(around.target, ast.Name):
                 found.add(around.target.id)
         return sorted(found - self.modules)
+
+
+def allowed_lines(lines: list[str]) -> list[bool]:
+    """For each line: may it change? All may where the program has no markers; marker lines never do."""
+    marked = any(_START in line for line in lines)
+    inside, allowed = not marked, []
+    for line in lines:
+        if _START in line or _END in line:
+            inside = _START in line or not marked
+            allowed.append(False)
+        else:
+            allowed.append(inside)
+    return allowed
 
 
 def _is_container(value: ast.AST) -> bool:
@@ -217,13 +218,13 @@ def _number(source: Source, rng: random.Random) -> str | None:
     target = signed if negative else node
     if negative:
         value = -value
+    return source.replace(target, _safe(another_number(value, rng), source, target))
+
+
+def another_number(value: int | float, rng: random.Random) -> str:
+    """A number near `value`, or of the other sign, as source text: half of the whole numbers stay whole."""
     if isinstance(value, int) and not isinstance(value, bool) and rng.random() < 0.5:
-        step = (
-            rng.choice((-2, -1, 1, 2))
-            if abs(value) < 20
-            else round(value * rng.choice((-0.5, -0.2, -0.1, 0.1, 0.2, 0.5)))
-        )
-        return source.replace(target, _safe(str(value + step), source, target))
+        return str(value + whole_step(value, rng))
     choice = rng.random()
     if value == 0:
         step = rng.choice((-1, 1)) * 10 ** rng.uniform(-3, 0)
@@ -236,7 +237,14 @@ def _number(source: Source, rng: random.Random) -> str | None:
     else:
         step = rng.choice((-1, 1)) * abs(value) * 10 ** rng.uniform(-1.7, -0.2)
         new = value + step
-    return source.replace(target, _safe(format_number(new, step), source, target))
+    return format_number(new, step)
+
+
+def whole_step(value: int, rng: random.Random) -> int:
+    """By how much a whole number may move: a little for small ones, a share for large ones."""
+    if abs(value) < 20:
+        return rng.choice((-2, -1, 1, 2))
+    return round(value * rng.choice((-0.5, -0.2, -0.1, 0.1, 0.2, 0.5)))
 
 
 def _safe(text: str, source: Source, target: ast.AST) -> str:

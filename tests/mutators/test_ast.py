@@ -18,7 +18,7 @@ from eft.mutators.ast_history import Past
 from eft.tasks.evaluate import evaluate
 from eft.tasks.task import find_task, shipped
 
-SEEDS = [find_task(name).seed() for name in shipped()]
+SEEDS = [t.seed() for t in map(find_task, shipped()) if t.language == "python"]
 ODD = [
     "x = 1\n",
     "é = 0.5; ü = é + 1  # naïve ☃\ndef f(a, b=-2.5):\n\treturn (a+b)*é if a>b and not b else -a\n",
