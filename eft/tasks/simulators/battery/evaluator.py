@@ -66,4 +66,6 @@ def score(data, value):
 
 def evaluate(program_path, hidden=False):
     data = HIDDEN if hidden else SEARCH
-    return scoring.evaluate(program_path, entry="charge", driver=DRIVER, args=(data, STEP), score=partial(score, data))
+    return scoring.evaluate(
+        program_path, entry="charge", driver=DRIVER, apart=True, args=(data, STEP), score=partial(score, data)
+    )

@@ -15,15 +15,14 @@ DRIVER = """
 def drive(catch, waters, start, grow):
     scope = {}
     exec(grow, scope)
-    plans = []
-    for seasons in waters:
-        stock, last, plan = start, start, []
-        for warmth, luck in seasons:
-            amount = float(catch(stock, last, warmth))
-            plan.append(amount)
-            last = stock
-            stock = scope["grow"](stock - min(max(amount, 0.0), 0.9 * stock), warmth, luck)
-        plans.append(plan)
+    count = len(waters)
+    plans, stock, last = [[] for _ in waters], [start] * count, [start] * count
+    for season in range(len(waters[0])):  # all waters go on together: one question a season
+        amounts = catch.many([(stock[w], last[w], waters[w][season][0]) for w in range(count)])
+        for w, amount in enumerate(map(float, amounts)):
+            plans[w].append(amount)
+            last[w] = stock[w]
+            stock[w] = scope["grow"](stock[w] - min(max(amount, 0.0), 0.9 * stock[w]), *waters[w][season])
     return plans
 """
 
@@ -64,4 +63,6 @@ def score(data, value):
 
 def evaluate(program_path, hidden=False):
     data = HIDDEN if hidden else SEARCH
-    return scoring.evaluate(program_path, entry="catch", driver=DRIVER, args=(data, START, GROW), score=partial(score, data))
+    return scoring.evaluate(
+        program_path, entry="catch", driver=DRIVER, apart=True, args=(data, START, GROW), score=partial(score, data)
+    )

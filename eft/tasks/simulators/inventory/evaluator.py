@@ -57,4 +57,6 @@ def score(data, value):
 
 def evaluate(program_path, hidden=False):
     data = HIDDEN if hidden else SEARCH
-    return scoring.evaluate(program_path, entry="order", driver=DRIVER, args=(data, DELAY), score=partial(score, data))
+    return scoring.evaluate(
+        program_path, entry="order", driver=DRIVER, apart=True, args=(data, DELAY), score=partial(score, data)
+    )

@@ -15,15 +15,14 @@ DRIVER = """
 import math
 
 def drive(price, flights, seats):
-    plans = []
-    for days in flights:
-        left, sold, plan = seats, 3.0, []
-        for day, (customers, means) in enumerate(days):
-            amount = float(price(len(days) - day, left, sold))
-            plan.append(amount)
-            sold = min(left, customers * math.exp(-amount / means))
-            left -= sold
-        plans.append(plan)
+    plans, left, sold = [[] for _ in flights], [seats] * len(flights), [3.0] * len(flights)
+    for day in range(len(flights[0])):  # all flights go on together: one question a day
+        amounts = price.many([(len(flights[0]) - day, left[f], sold[f]) for f in range(len(flights))])
+        for f, amount in enumerate(map(float, amounts)):
+            customers, means = flights[f][day]
+            plans[f].append(amount)
+            sold[f] = min(left[f], customers * math.exp(-amount / means))
+            left[f] -= sold[f]
     return plans
 """
 
@@ -56,4 +55,6 @@ def score(data, value):
 
 def evaluate(program_path, hidden=False):
     data = HIDDEN if hidden else SEARCH
-    return scoring.evaluate(program_path, entry="price", driver=DRIVER, args=(data, SEATS), score=partial(score, data))
+    return scoring.evaluate(
+        program_path, entry="price", driver=DRIVER, apart=True, args=(data, SEATS), score=partial(score, data)
+    )

@@ -19,13 +19,16 @@ def drive(keep, traces, room):
             counts[name] = counts.get(name, 0) + 1
             if name not in inside:
                 size = objects[name][0]
-                out = []
-                while used + size > room:
-                    worst = min(inside, key=lambda o: keep(now - inside[o], counts[o], objects[o][0], objects[o][1]))
-                    del inside[worst]
-                    used -= objects[worst][0]
-                    out.append(worst)
-                if out:
+                if used + size > room:
+                    names = list(inside)
+                    values = keep.many([(now - inside[o], counts[o], objects[o][0], objects[o][1]) for o in names])
+                    least = sorted(range(len(names)), key=values.__getitem__)
+                    out = []
+                    while used + size > room:
+                        worst = names[least[len(out)]]
+                        del inside[worst]
+                        used -= objects[worst][0]
+                        out.append(worst)
                     plan.append([now, out])
                 used += size
             inside[name] = now
@@ -85,4 +88,6 @@ def score(data, value):
 
 def evaluate(program_path, hidden=False):
     data = HIDDEN if hidden else SEARCH
-    return scoring.evaluate(program_path, entry="keep", driver=DRIVER, args=(data, ROOM), score=partial(score, data))
+    return scoring.evaluate(
+        program_path, entry="keep", driver=DRIVER, apart=True, args=(data, ROOM), score=partial(score, data)
+    )

@@ -14,23 +14,23 @@ TRACES, JOBS, SPEEDS = 6, 120, (0.5, 0.8, 1.0, 1.6, 2.4)
 
 DRIVER = """
 def drive(cost, traces, speeds):
-    plans = []
-    for jobs in traces:
-        queues = [[] for _ in speeds]
-        plan = []
-        for arrival, size, guess, noise in jobs:
-            best = None
+    plans = [[] for _ in traces]
+    queues = [[[] for _ in speeds] for _ in traces]
+    for k in range(len(traces[0])):  # all traces go on together: one question a job
+        asked = []
+        for jobs, servers in zip(traces, queues):
+            arrival, size, guess, noise = jobs[k]
             for s, speed in enumerate(speeds):
-                queues[s] = [job for job in queues[s] if job[0] > arrival]
-                work = sum(job[1] for job in queues[s]) * noise[s]
-                value = cost(len(queues[s]), work, speed, guess)
-                if best is None or value < best[0]:
-                    best = (value, s)
-            s = best[1]
-            plan.append(s)
-            free = queues[s][-1][0] if queues[s] else arrival
-            queues[s].append((free + size / speeds[s], size))
-        plans.append(plan)
+                servers[s] = [job for job in servers[s] if job[0] > arrival]
+                asked.append((len(servers[s]), sum(job[1] for job in servers[s]) * noise[s], speed, guess))
+        values = cost.many(asked)
+        for t, (jobs, servers) in enumerate(zip(traces, queues)):
+            arrival, size = jobs[k][:2]
+            own = values[t * len(speeds) : (t + 1) * len(speeds)]
+            s = own.index(min(own))
+            plans[t].append(s)
+            free = servers[s][-1][0] if servers[s] else arrival
+            servers[s].append((free + size / speeds[s], size))
     return plans
 """
 
@@ -69,4 +69,6 @@ def score(data, value):
 
 def evaluate(program_path, hidden=False):
     data = HIDDEN if hidden else SEARCH
-    return scoring.evaluate(program_path, entry="cost", driver=DRIVER, args=(data, SPEEDS), score=partial(score, data))
+    return scoring.evaluate(
+        program_path, entry="cost", driver=DRIVER, apart=True, args=(data, SPEEDS), score=partial(score, data)
+    )
