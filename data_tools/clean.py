@@ -73,7 +73,7 @@ class Config(shards.Workers):
     max_response_tokens: int | None = Field(16_384, gt=0, description="Longest response, in tokens.")
     max_tokens: int | None = Field(32_768, gt=0, description="Longest prompt and response together, in tokens.")
     suite: str = Field(
-        "embedded", description="Rows that leak its held-out and gate tasks go: a shipped suite or its YAML file; ''."
+        "standard", description="Rows that leak its held-out and gate tasks go: a shipped suite or its YAML file; ''."
     )
     redact: bool = Field(True, description="Take secrets and home folders out of prompts, logs and programs.")
     drop_system_errors: bool = Field(True, description="Drop rows where the machine failed.")

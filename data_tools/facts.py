@@ -100,7 +100,7 @@ def identity(tokenizer: str) -> str:
     return _counter(tokenizer).identity
 
 
-_seen_programs: dict[str, list[leaks.Hit]] = {}
+_seen_programs: dict[str, dict[str, list[leaks.Hit]]] = {}  # by guard: a parent was a child before
 
 
 def _of_unit(unit: shards.Unit, *, wanted: Wanted, kinds: tuple[str, ...]) -> dict[str, Any]:
@@ -123,13 +123,14 @@ def _of_unit(unit: shards.Unit, *, wanted: Wanted, kinds: tuple[str, ...]) -> di
         elif kind == "near":
             out[kind] = pa.table({"signature": pa.array(signatures(rows), pa.binary(PERMUTATIONS * 4))})
         else:
-            guard = leaks.guard(wanted.suite)
-            out[kind] = pa.table({"hits": pa.array([_hits(guard, row) for row in rows], pa.string())})
+            key = leaks.guard_key(wanted.suite)
+            guard, seen = leaks.guard(wanted.suite, key), _seen_programs.setdefault(key, {})
+            out[kind] = pa.table({"hits": pa.array([_hits(guard, row, seen) for row in rows], pa.string())})
     return out
 
 
-def _hits(guard: leaks.Guard, row: Transition) -> str:
-    hits = guard.by_name(row.task) + guard.by_text(row) + guard.by_program(row, _seen_programs)
+def _hits(guard: leaks.Guard, row: Transition, seen: dict[str, list[leaks.Hit]]) -> str:
+    hits = guard.by_name(row.task) + guard.by_text(row) + guard.by_program(row, seen)
     return json.dumps(sorted({(h.kind, h.task, h.share) for h in hits})) if hits else ""
 
 

@@ -119,8 +119,9 @@ def guard_key(suite: str) -> str:
 
 
 @functools.lru_cache(maxsize=4)
-def guard(suite: str) -> Guard:
-    """The guard of a suite's held-out and gate tasks. Raises UsageError for a suite that is none."""
+def guard(suite: str, key: str = "") -> Guard:
+    """The guard of a suite's held-out and gate tasks. `key` (guard_key): made anew where it changes. Raises UsageError
+    for a suite that is none."""
     import numpy as np
 
     loaded = load_suite(suite)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from synthetic_runs import code, diff
 from tables import labelled, output_of
 
-from data_tools import build, clean, harvest, label, pairing, sets
+from data_tools import build, choose, clean, harvest, label, pairing, sets, split
 from data_tools.build import Config
 from eft import edits, manifest
 from eft.errors import EftError, UsageError
@@ -274,3 +274,126 @@ def test_the_commands_and_the_cache(eft, tmp_path, real_runs):
     assert (tmp_path / "c" / TABLE).is_file() and (tmp_path / "b" / "kto" / "weights.json").is_file()
     done = eft("build", tmp_path / "c", "-o", tmp_path / "b2", "--set", "validatoin=0.1")
     assert done.returncode == 2 and "did you mean 'validation'" in done.stderr
+
+
+class TestMeasure:
+    @given(st.dictionaries(st.text("abcdefg", min_size=1, max_size=3), st.integers(1, 50), min_size=1, max_size=8),
+           st.integers(1, 120), st.sampled_from([0.0, 0.5, 1.0]))  # fmt: skip
+    @settings(max_examples=150, deadline=None)
+    def test_shares(self, sizes, limit, power):
+        given_rows = choose.shares(sizes, limit, power)
+        assert sum(given_rows.values()) == min(limit, sum(sizes.values()))
+        assert all(0 <= given_rows[t] <= n for t, n in sizes.items())
+        for a in sizes:  # a larger task never gives less, and one that is not used up gets its proportion
+            for b in sizes:
+                if sizes[a] >= sizes[b]:
+                    assert given_rows[a] >= given_rows[b] - 1
+                if power == 0 and given_rows[a] < sizes[a] and given_rows[b] < sizes[b]:
+                    assert abs(given_rows[a] - given_rows[b]) <= 1
+
+    def test_uniform_and_root(self, tmp_path):
+        tasks = {"big": (64, 64), "small": (16, 16), "tiny": (4, 4)}
+        found, _ = run(many(tasks), tmp_path, validation=0, max_rows=24, task_weights="uniform")
+        assert Counter(r["task"] for r in found["sft/train"]) == {"big": 10, "small": 10, "tiny": 4}
+        found, _ = run(many(tasks), tmp_path, validation=0, max_rows=28, task_weights="sqrt")
+        assert Counter(r["task"] for r in found["sft/train"]) == {"big": 16, "small": 8, "tiny": 4}
+        with pytest.raises(ValueError, match="task_weights needs max_rows"):
+            Config(task_weights="sqrt")
+
+    def test_nested_subsets(self, tmp_path):
+        rows = [r.replace(domain=f"d{i % 3}") for i, t in enumerate(f"t{i}" for i in range(12))
+                for r in many({t: (3, 3)})]  # fmt: skip
+        found, counts = run(rows, tmp_path, validation=0.2, tasks=[3, 6, 9])
+        names = {size: {r["task"] for r in found[f"tasks_{size}/sft/train"]} for size in (3, 6, 9)}
+        assert names[3] < names[6] < names[9] and [len(n) for n in names.values()] == [3, 6, 9]
+        assert {r["task"] for r in found["tasks_3/kto/train"]} == names[3]
+        assert {rows[i * 6].domain for i in range(12) if f"t{i}" in names[3]} == {"d0", "d1", "d2"}
+        assert found["tasks_3/sft/validation"] == found["sft/validation"] and counts["tasks_3"]["sft_train"] == 9
+        with pytest.raises(UsageError, match="only 10 tasks train"):
+            run(rows, tmp_path, validation=0.2, tasks=[11])
+
+    def test_validation_has_every_domain_in_proportion(self, tmp_path):
+        rows = [r.replace(domain="many" if i < 15 else "few") for i in range(20) for r in many({f"t{i}": (2, 2)})]
+        for seed in range(4):
+            found, _ = run(rows, tmp_path, validation=0.2, seed=seed)
+            domains = Counter({r["task"]: r["domain"] for r in found["sft/validation"]}.values())
+            assert domains == {"many": 3, "few": 1}
+
+    def test_weights_by_gain(self, tmp_path):
+        rows = [labelled(i, delta=float(i), parent_score=1.0, child_score=1.0 + i) for i in range(1, 8)]
+        rows += many({"v": (2, 0)}, suite_role="validation")
+        found, _ = run(rows, tmp_path, sft_weights="gain")
+        weights = {r["delta"]: r["weight"] for r in found["sft/train"]}
+        assert sum(weights.values()) / len(weights) == pytest.approx(1.0)
+        assert weights[1.0] < weights[4.0] < weights[7.0] and weights[7.0] / weights[4.0] == pytest.approx(7 / 4)
+
+    def test_a_split_that_takes_a_whole_class_away(self, tmp_path):
+        rows = many({"a": (3, 0), "b": (3, 0)}) + many({"v": (2, 2)}, suite_role="validation")
+        with pytest.raises(EftError, match="leaves no regressed row to train on"):
+            run(rows, tmp_path)
+        assert not (tmp_path / "b").exists()
+
+
+class TestSets:
+    @pytest.mark.parametrize("bucket", [1, 3000, 1 << 28])
+    def test_any_order_from_any_memory(self, tmp_path, monkeypatch, bucket):
+        monkeypatch.setattr(sets, "BUCKET", bucket)
+        rows = many({f"t{i}": (5, 6) for i in range(6)})
+        found, _ = run(rows, tmp_path / str(bucket))
+        plain = {r.id: r for r in rows}
+        for name in ("sft/train", "kto/train"):
+            assert all(r["completion"][0]["content"] == plain[r["id"]].response for r in found[name])
+        order = [r["id"] for r in found["sft/train"]]
+        assert order == sorted(order, key=lambda i: split.rank(0, "sft", i)) and len(set(order)) == len(order)
+        assert pairing.label_runs([plain[r["id"]] for r in found["kto/train"]]) <= 3
+        assert not list((tmp_path / str(bucket) / "b").glob(".spill*"))
+
+    def test_datasets_loads_it_by_its_card(self, tmp_path):
+        import datasets
+
+        found, _ = run(many({f"t{i}": (3, 3) for i in range(4)}), tmp_path, validation=0.25, tasks=[2], license="apache-2.0")
+        for config in ("sft", "kto", "tasks_2_sft"):
+            loaded = datasets.load_dataset(str(tmp_path / "b"), config, cache_dir=str(tmp_path / "cache"))
+            assert set(loaded) == {"train", "validation"}
+            assert loaded["train"][0]["completion"][0]["role"] == "assistant"
+        text = (tmp_path / "b" / "README.md").read_text()
+        assert "license: apache-2.0" in text and "| openevolve | m |" in text and "plots/labels.png" in text
+
+    def test_names_from_logs_do_not_break_the_card(self, tmp_path):
+        run(many({"a": (2, 2), "b": (2, 2)}, model="evil | <script>\n# heading"), tmp_path)
+        text = (tmp_path / "b" / "README.md").read_text()
+        assert "<script>" not in text and "\n# heading" not in text
+
+    def test_a_full_disk_leaves_nothing_half_written(self, tmp_path, monkeypatch):
+        import errno
+
+        def full(*_args, **_more):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(sets, "_in_order", full)
+        with pytest.raises(EftError, match="the disk is full"):
+            run(many({"a": (2, 2), "b": (2, 2)}), tmp_path)
+        assert not list((tmp_path / "b").rglob("*.parquet")) and not (tmp_path / "b" / manifest.NAME).exists()
+        assert not (tmp_path / "b" / ".spill").exists()
+
+
+class TestTokenCounts:
+    def test_counts_of_another_tokenizer_are_refused(self, tmp_path, monkeypatch):
+        source = output_of("label", tmp_path / "l", many({"a": (2, 2), "b": (2, 2)}))
+        cleaned = clean.run(clean.Config(source=source, output=tmp_path / "cl", tokenizer="random:qwen3"))
+        run(cleaned, tmp_path, max_prompt_tokens=700, tokenizer="random:qwen3")
+        with pytest.raises(EftError, match="no such tokenizer"):
+            run(cleaned, tmp_path, max_prompt_tokens=700, tokenizer="/no/such")
+        monkeypatch.setattr("eft.tokenizers.identity", lambda tokenizer: "changed")
+        with pytest.raises(EftError, match="has changed since the counts were made"):
+            run(cleaned, tmp_path, max_prompt_tokens=700, tokenizer="random:qwen3")
+
+
+def test_sources_that_score_the_same_program_differently(tmp_path):
+    rows = [labelled(i, run=run_name, child_score=i * scale, parent_score=scale, delta=(i - 1) * scale, child_id=f"{run_name}{i}")
+            for run_name, scale in (("first", 1.0), ("second", 100.0)) for i in range(2, 5)]  # fmt: skip
+    source = output_of("label", tmp_path / "l", rows)
+    with pytest.raises(EftError, match="two sources claim the task 't'.*\n.*\n.*in 'first'.*in 'second'"):
+        clean.run(clean.Config(source=source, output=tmp_path / "c"))
+    assert not (tmp_path / "c" / manifest.NAME).exists()
+    clean.run(clean.Config(source=source, output=tmp_path / "c", allow_mixed_scores=True))
