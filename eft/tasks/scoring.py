@@ -161,6 +161,20 @@ def order(value: Any, count: int, what: str) -> list[int]:
     return value
 
 
+def integers(text: str, count: int, what: str, low: int, high: int) -> list[int]:
+    """The whole numbers that a program printed: exactly `count` within [low, high], with white space between."""
+    words = text.split(maxsplit=count)
+    if len(words) != count:
+        raise Invalid(f"{what} must be {count} whole numbers, not {'more' if len(words) > count else len(words)}")
+    for i, word in enumerate(words):
+        digits = word.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
+            raise Invalid(f"{what}: {word[:20]!r} is no whole number")
+        if not low <= int(word) <= high:
+            raise Invalid(f"{what}[{i}] is {word}, outside [{low}, {high}]")
+    return [int(word) for word in words]
+
+
 # ---- scores ------------------------------------------------------------------------------------------------------
 
 
