@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from data_tools.readers import finch, gateway, hub, openevolve
+from data_tools.readers import finch, gateway, hub, openevolve, shinka
 from data_tools.readers.search import Search, about
 from eft.errors import EftError
 
 # The formats that hold one search in a folder or a file, in the order in which they are asked: the more particular ones
 # first (SkyDiscover's checkpoints look like OpenEvolve's from outside).
 READERS: dict[str, ModuleType] = {
+    "shinka": shinka,
     "openevolve": openevolve,
 }
 KNOWN = "OpenEvolve or the gateway, or like rows of the Finch-Collection"

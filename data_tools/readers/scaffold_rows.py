@@ -112,8 +112,8 @@ def same(made: str, stored: str) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON knows it, and not too much of it: what is nested too deeply, or comes after `MOST` values, is left
-    out. Objects shared many times over (a pickle can hold 2^50 references to one list) end here."""
+    """`value` as JSON knows it, and not too much of it: what is nested too deeply, or comes after `MOST` values, is
+    left out. Objects shared many times over (a pickle can hold 2^50 references to one list) end here."""
     left = MOST
 
     def reduced(v: Any, level: int) -> Any:
