@@ -46,7 +46,7 @@ def judge(
     if error is True or (isinstance(error, str) and error.strip() and number(error) is None):
         return Verdict(Validity.ERROR)  # a message; a number called "error" may well be a metric
     name = key or COMBINED
-    value = number(metrics.get(name)) if name in metrics else None
+    value = score(metrics.get(name))
     if value is None:
         if error is not None:
             return Verdict(Validity.ERROR)
@@ -96,6 +96,11 @@ def number(value: Any) -> float | None:
         return float(value) if isinstance(value, int | float | str) else None
     except (ValueError, OverflowError):
         return None
+
+
+def score(value: Any) -> float | None:
+    """`value` as a score, None where it is none. A boolean is a flag (did it pass?), whatever it is called."""
+    return None if isinstance(value, bool) else number(value)
 
 
 def _plain(value: Any, booleans: bool) -> float | None:

@@ -213,11 +213,26 @@ def write_transitions(path: Path, rows: Iterable[Transition]) -> int:
     return table.count
 
 
+def read_columns(path: Path, names: list[str]) -> Iterator[dict[str, Any]]:
+    """Some columns of a transitions table, row by row: what a first look needs, without the prompts. Raises EftError."""
+    for table, there in _opened(path):
+        for group in table.iter_batches(batch_size=4096, columns=[n for n in names if n in there]):
+            yield from group.to_pylist()
+
+
 def read_transitions(path: Path) -> Iterator[Transition]:
     """Rows of a transitions table (`path`: the file, or a stage's output folder), streaming.
 
     Raises EftError for a missing file, something that is not Parquet, or a table without the expected columns.
     """
+    for table, there in _opened(path):
+        for group in table.iter_batches(batch_size=1024, columns=[c for c in COLUMNS if c in there]):
+            for values in group.to_pylist():
+                yield Transition(**values)
+
+
+def _opened(path: Path) -> Iterator[tuple[Any, set[str]]]:
+    """(the open table, its columns), once. Raises EftError, see `read_transitions`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -234,6 +249,4 @@ def read_transitions(path: Path) -> Iterator[Transition]:
         if missing:
             raise EftError("this table is not a transitions table", where=file,
                            why=f"missing columns: {', '.join(sorted(missing))}")  # fmt: skip
-        for group in table.iter_batches(batch_size=1024, columns=[c for c in COLUMNS if c in there]):
-            for values in group.to_pylist():
-                yield Transition(**values)
+        yield table, there

@@ -199,3 +199,116 @@ class TestStage:
         source = output_of("harvest", tmp_path / "h", [transition()])
         with pytest.raises(UsageError, match="output folder is the input"):
             run(source, source)
+
+
+class TestBeyondTheLabel:
+    def test_booleans_are_flags(self):
+        assert judge({"combined_score": True}).validity is Validity.NO_SCORE
+        assert judge({"passed": True}, key="passed").validity is Validity.NO_SCORE
+        assert of({"combined_score": 0.5}, {"combined_score": True}).label == Label.BREAKAGE
+
+    def test_relative_epsilon_and_relative_delta(self):
+        small = of({"combined_score": -200.0}, {"combined_score": -199.0}, relative=0.01)
+        assert (small.label, small.relative_delta, small.noise) == (Label.NO_CHANGE, 0.005, 2.0)
+        assert of({"combined_score": -200.0}, {"combined_score": -197.0}, relative=0.01).label == Label.IMPROVED
+        assert of({"combined_score": 10.0}, {"combined_score": 11.0}, relative=0.01, eps=2.0).label == Label.NO_CHANGE
+        assert of({"combined_score": 0.0}, {"combined_score": 1.0}).relative_delta is None
+        assert of({"combined_score": 5e-324}, {"combined_score": 1e308}).relative_delta is None
+
+    def test_rank_within_the_run_and_task(self, tmp_path):
+        scores_ = {1: 3.0, 2: 5.0, 3: 5.0, 4: None, 5: 1.0}
+        rows = [transition(n, child_metrics=to_json({"error": 0.0} if s is None else {"combined_score": s}))
+                for n, s in scores_.items()]  # fmt: skip
+        rows.append(transition(6, run="other", child_metrics=to_json({"combined_score": 9.0})))
+        labelled, _ = run(output_of("harvest", tmp_path / "h", rows), tmp_path / "l")
+        assert [r.rank for r in labelled] == [3, 1, 1, None, 4, 1]
+
+    def test_gap_closed_of_a_shipped_task_and_of_a_declared_one(self, tmp_path):
+        from eft.tasks.task import find_task, shipped
+
+        task = next(t for t in map(find_task, sorted(shipped())) if None not in (t.seed_raw, t.best_known))
+        half = (task.seed_raw + task.best_known) / 2
+        rows = [transition(1, task=task.name, child_metrics=to_json({"combined_score": 1.0, task.raw_metric: half})),
+                transition(2, task="foreign", child_metrics=to_json({"combined_score": 2.0, "length": 7.0}))]  # fmt: skip
+        source = output_of("harvest", tmp_path / "h", rows)
+        labelled, counts = run(source, tmp_path / "l", raw_metric="length", direction="min", seed_raw=10.0, best_known=4.0)
+        assert [r.gap_closed for r in labelled] == [pytest.approx(0.5), pytest.approx(0.5)]
+        assert counts["best"]["foreign"] == {"score": 2.0, "raw": 7.0, "gap_closed": 0.5, "direction": "min"}
+        assert run(source, tmp_path / "l2")[0][1].gap_closed is None
+        with pytest.raises(ValueError, match="no better"):
+            label.Config(seed_raw=1.0, best_known=2.0, direction="min")
+
+
+NOISY = """import random
+from eft.tasks import scoring
+
+def evaluate(program_path):
+    text = open(program_path).read()
+    return {"combined_score": float(text.split("=")[1]) + random.uniform(-SPREAD, SPREAD)}
+"""
+
+
+def noisy_task(folder, spread: float):
+    folder.mkdir()
+    (folder / "initial_program.py").write_text("x = 1.0\n")
+    (folder / "evaluator.py").write_text(NOISY.replace("SPREAD", str(spread)))
+    (folder / "config.yaml").write_text("task:\n  domain: toys\n  isolation: isolated\n")
+    return folder
+
+
+class TestNoise:
+    ROWS = ((1, 1.0, 1.05), (2, 1.0, 3.0), (3, 3.0, 2.97), (4, 3.0, 0.5))
+
+    def source(self, folder):
+        ends = [(n, {k: to_json({"combined_score": v}) for k, v in (("parent_metrics", a), ("child_metrics", b))}, b)
+                for n, a, b in self.ROWS]  # fmt: skip
+        rows = [transition(n, child_code=f"x = {b}", **metrics) for n, metrics, b in ends]
+        return output_of("harvest", folder, rows)
+
+    def test_noise_is_never_called_improvement(self, tmp_path, capsys):
+        source = self.source(tmp_path / "h")
+        assert [r.label for r in run(source, tmp_path / "l0")[0]] == ["improved", "improved", "regressed", "regressed"]
+        task = noisy_task(tmp_path / "task", 0.1)
+        labelled, counts = run(source, tmp_path / "l", noise=3, tasks={"t": task}, sandbox="rlimits")
+        assert [r.label for r in labelled] == ["no_change", "improved", "no_change", "regressed"]
+        floor = counts["noise_floor"]["t"]
+        assert 0.05 < floor < 0.8 and all(r.noise == floor for r in labelled)
+        measured = json.loads((tmp_path / "l" / "noise.json").read_text())
+        assert measured[0]["programs"] == 3 and measured[0]["evaluations"] == 9
+        assert "noise floor" in capsys.readouterr().err
+
+    def test_an_exact_evaluator_has_none_and_another_ones_scores_are_told(self, tmp_path, capsys):
+        source = self.source(tmp_path / "h")
+        task = noisy_task(tmp_path / "task", 0.0)
+        labelled, counts = run(source, tmp_path / "l", noise=2, tasks={"t": task}, sandbox="rlimits")
+        assert counts["noise_floor"] == {"t": 0.0} and labelled[0].label == "improved"
+        assert "is this the evaluator" not in capsys.readouterr().err
+        other = noisy_task(tmp_path / "other", 0.0)
+        (other / "evaluator.py").write_text(NOISY.replace("SPREAD", "0").replace("float(", "9 * float("))
+        run(source, tmp_path / "l2", noise=2, tasks={"t": other}, sandbox="rlimits")
+        assert "is this the evaluator that made the logs?" in capsys.readouterr().err
+
+    def test_a_task_without_an_evaluator(self, tmp_path):
+        source = self.source(tmp_path / "h")
+        with pytest.raises(UsageError, match="noise of task 't' cannot be measured"):
+            run(source, tmp_path / "l", noise=2, sandbox="rlimits")
+        task = noisy_task(tmp_path / "task", 0.0)
+        (task / "evaluator.py").write_text("def evaluate(path):\n    return {'error': 0.0}\n")
+        with pytest.raises(EftError, match="none of 2 programs"):
+            run(source, tmp_path / "l", noise=2, tasks={"t": task}, sandbox="rlimits")
+
+    def test_a_task_that_a_log_names_by_a_path_runs_nothing(self, tmp_path):
+        task = noisy_task(tmp_path / "task", 0.0)
+        (task / "evaluator.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef evaluate(path): return {{}}\n")
+        source = output_of("harvest", tmp_path / "h", [transition(1, task=str(task))])
+        with pytest.raises(UsageError, match="cannot be measured"):
+            run(source, tmp_path / "l", noise=1, sandbox="rlimits")
+        run(source, tmp_path / "l")
+        assert not (tmp_path / "ran").exists()
+
+    def test_the_sample_does_not_depend_on_the_order(self):
+        from data_tools import noise
+
+        rows = [("t", f"x = {n}", "python", float(n)) for n in range(40)]
+        one, two = noise.sample(rows, 5)["t"].programs(), noise.sample(rows[::-1] + rows, 5)["t"].programs()
+        assert one == two and len({code for code, _, _ in one}) == 5
