@@ -26,8 +26,10 @@ def run(evaluator: Path, code: str, *, suffix: str, timeout_s: float, level: str
     Never raises for anything that evaluator or candidate do.
     """
     from eft.records import Validity
-    from eft.tasks import oneshot
+    from eft.tasks import oneshot, sandbox
     from eft.tasks.sandbox import Outcome
+
+    timeout_s = min(timeout_s, sandbox.wall_cap_s or timeout_s)
 
     name = f"program{suffix}"
     more = ["hidden"] if hidden else []

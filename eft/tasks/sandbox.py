@@ -66,6 +66,7 @@ class Outcome:
 
 # ---- levels ------------------------------------------------------------------------------------------------------
 
+wall_cap_s: float | None = None  # caps every wall limit of this process; only attacks.py sets it
 _choosing = threading.RLock()
 _level: str | None = None
 
@@ -167,6 +168,8 @@ def _round_trip(kind: str, body: bytes, empty: bytes, limits: Limits) -> tuple[d
     that breaks two workers, where an empty program does not, is to blame.
     """
     head = {"kind": kind, **dataclasses.asdict(limits)}
+    if wall_cap_s is not None:
+        head["wall_s"] = min(head["wall_s"], wall_cap_s)
     current = level()
     for _ in range(2):
         with contextlib.suppress(pool.WorkerGone), pool.borrow(current) as worker:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ast
 import math
+import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -89,6 +90,7 @@ def load_task(folder: Path | str) -> Task:
     folder = Path(folder).resolve()
     if not folder.is_dir():
         raise EftError("there is no such task folder", where=folder)
+    _refuse_links(folder)
     evaluator = folder / "evaluator.py"
     if not evaluator.is_file():
         raise EftError("this task has no evaluator", where=folder, why="a task folder needs evaluator.py",
@@ -135,6 +137,16 @@ def _takes_hidden(evaluator: Path) -> bool:
         return False
     functions = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "evaluate"]
     return any(a.arg == "hidden" for f in functions for a in (*f.args.args, *f.args.kwonlyargs))
+
+
+def _refuse_links(folder: Path) -> None:
+    """A task is what lies in its folder: a link could make any file of this machine its program, sent to a model."""
+    for root, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(root, name)
+            if path.is_symlink() and not path.resolve().is_relative_to(folder):
+                raise EftError("this task folder has a link out of it", where=path, why=f"it leads to {path.resolve()}",
+                               way_out="put a copy of the file into the folder")  # fmt: skip
 
 
 def _read_config(file: Path) -> tuple[Card, str]:
