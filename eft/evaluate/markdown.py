@@ -45,7 +45,7 @@ def _rate(rate: Rate | None) -> str:
 
 
 def _pair(p: Pair) -> list[str]:
-    tests = [text.p_value(t.adjusted if t else None) for t in (p.over_searches, p.over_tasks)]
+    tests = [text.p_value(t.adjusted if t else None).removeprefix("= ") for t in (p.over_searches, p.over_tasks)]
     reach = f"{p.reach.reached} of {p.reach.pairs}" if p.reach and p.reach.pairs else text.DASH
     needed = [text.count(n) for n in ((p.needs.seeds, p.needs.tasks) if p.needs else (None, None))]
     return [

@@ -243,8 +243,8 @@ def _form_only(comparison: Comparison, bases: set[str]) -> list[Sentence]:
     controls = {r.mutator.name for r in comparison.rows if r.mutator.role == "control" and r.mutator.kind == "served"}
     won = {p.mutator for p in comparison.pairs if p.reference in bases and strength(p).startswith("better")}
     return [
-        Sentence(BAD, f"{_under(p.mutator)}What {origin(p.mutator)} learned beyond the form of an edit is not shown: "
-                      f"it does not beat {origin(p.reference)}, which was trained on random valid edits.")
+        Sentence(BAD, f"{_under(p.mutator)}{origin(p.mutator)} is not shown to have learned more than the form of "
+                      f"an edit: it does not beat {origin(p.reference)}, which was trained on random valid edits.")
         for p in comparison.pairs
         if p.reference in controls and p.mutator in won and not strength(p).startswith("better")
     ]  # fmt: skip
@@ -270,14 +270,15 @@ def _limits(results: Results, comparison: Comparison) -> list[str]:
     if finished < results.planned:
         missing = results.planned - finished
         found.append(f"{missing} of {results.planned} searches are missing or failed: what stands here is partial.")
-    for r in comparison.rows:
-        b = r.behaviour
-        if b.valid and speechless(r):
-            found.append(
-                f"{r.mutator.name} hardly ever produced a valid edit ({b.valid.successes} of {count(b.valid.trials)}). "
-                "Beating it shows that the form of an edit was learned, not that the search got better; the controls "
-                "are what counts."
-            )
+    mute = [r for r in comparison.rows if speechless(r) and r.behaviour.valid]
+    if mute:
+        names = _joined(list(dict.fromkeys(origin(r.mutator.name) for r in mute)))
+        valid = sum(r.behaviour.valid.successes for r in mute if r.behaviour.valid)
+        total = sum(r.behaviour.valid.trials for r in mute if r.behaviour.valid)
+        found.append(
+            f"{names} hardly ever produced a valid edit ({count(valid)} of {count(total)}). Beating it shows that the "
+            "form of an edit was learned, not that the search got better; the controls are what counts."
+        )
     tasks = len({c.task for c in comparison.cells if c.done})
     seeds = len(results.seeds) or len({s.seed for s in results.searches})
     if tasks < FEW_TASKS or seeds < FEW_SEEDS:
