@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from data_tools import card, choose, pairing, sets, shards, split
 from data_tools.choose import Row
@@ -85,6 +85,20 @@ class Config(shards.Workers):
     license: str = Field("", description="Licence of the data set for its card, by the hub's name of it.")
     push_to_hub: str = Field("", description="Push the finished data set: ORG/NAME. The token is HF_TOKEN's.")
     private: bool = Field(False, description="A data set repository that is made anew is private.")
+
+    @field_validator("tasks", mode="before")
+    @classmethod
+    def _commas(cls, value: Any) -> Any:
+        """--tasks 15,30,60"""
+        values = value if isinstance(value, list) else [value]
+        return [part for v in values for part in (v.split(",") if isinstance(v, str) else [v])]
+
+    @field_validator("tasks")
+    @classmethod
+    def _positive(cls, value: list[int]) -> list[int]:
+        if any(size < 1 for size in value):
+            raise ValueError("a subset has at least one task")
+        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
@@ -154,10 +168,14 @@ def _finch(config: Config, source: Path, out: Path, rows: list[Row], started: fl
             raise EftError(f"a row of a {row.suite_role} task: it must never be trained on",
                            where=f"{row.task}, row {row.id}", way_out="run 'eft clean' first")  # fmt: skip
     start(out)
+    left_out: Counter[str] = Counter()
     with manifest.clear_disk_errors(out):
-        files = finch_writer.write(source, out)
-    counts = {"rows": len(rows), "labels": choose.describe(rows, lambda r: r.label)}
-    print(f"build: {len(rows)} rows in the Finch-Collection's columns", file=sys.stderr)
+        files = finch_writer.write(source, out, left_out=left_out)
+    written = len(rows) - sum(left_out.values())
+    counts = {"rows": written, "left_out": dict(left_out), "labels": choose.describe(rows, lambda r: r.label)}
+    print(f"build: {written} rows in the Finch-Collection's columns", file=sys.stderr)
+    for reason, number in sorted(left_out.items()):
+        print(f"  left out x{number}: {reason} (the schema has no such label)", file=sys.stderr)
     manifest.write(out, "build", config.model_dump(mode="json"), inputs(config), files, counts, started)
     if config.push_to_hub:
         card.push(out, config.push_to_hub, private=config.private)

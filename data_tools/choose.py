@@ -16,7 +16,7 @@ from typing import Any
 
 from data_tools import shards, split
 from eft.errors import EftError, UsageError
-from eft.records import COLUMNS, Label, ScoreKind, code_hash
+from eft.records import Label, ScoreKind, code_hash
 
 LIGHT = ("id", "run", "task", "domain", "label", "suite_role", "score_kind", "delta", "parent_score", "scaffold", "model",
          "language", "edit_kind", "prompt_format", "parent_id")  # fmt: skip
@@ -50,7 +50,7 @@ class Row:
 def read(source: Path, config: shards.Workers) -> list[Row]:
     """All rows of a clean table, light, in its order. Raises EftError for something that is no transitions table."""
     rows = []
-    for part in shards.mapped(_of_unit, shards.units(source, COLUMNS), config):
+    for part in shards.mapped(_of_unit, shards.units(source), config):
         rows += part
     return rows
 

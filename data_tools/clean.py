@@ -36,7 +36,7 @@ from data_tools.source import check, start
 from data_tools.split import rank
 from eft import manifest
 from eft.errors import EftError
-from eft.records import COLUMNS, TABLE, Label, Validity, schema
+from eft.records import TABLE, Label, Validity, schema
 
 DROPPED, LEAKS, NEAR = "dropped.parquet", "leaks.json", "near_duplicates.json"
 REASONS = {
@@ -85,8 +85,8 @@ class Config(shards.Workers):
     drop_duplicates: bool = Field(True, description="Drop exact duplicates of an edit.")
     drop_replay_mismatch: bool = Field(True, description="Drop children that their reply does not explain.")
     near_duplicates: float | None = Field(
-        None, gt=0, le=1, description="Drop edits this similar (Jaccard, 0 to 1) to an earlier one of the same task, "
-        "parent and label; null: keep them."
+        None, gt=0, le=1, description="Drop edits this similar (Jaccard, 0 to 1) to an earlier one of the same task and "
+        "label; null: keep them."
     )  # fmt: skip
     languages: list[str] = Field(default_factory=list, description="Only these languages; default: all.")
     max_rows_per_parent: int | None = Field(None, gt=0, description="At most so many children of one program.")
@@ -324,7 +324,7 @@ def _parted(unit: shards.Unit, *, reasons: list[str], redact: bool) -> tuple[lis
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    table, counts = unit.read(list(COLUMNS)).cast(schema()), Counter()
+    table, counts = unit.transitions(), Counter()
     if redact:
         table = redact_table(table, counts)
     ours = pa.array(reasons[unit.first : unit.first + unit.rows], pa.string())
@@ -378,9 +378,10 @@ def _say(config: Config, counts: dict[str, Any], reports: dict[str, list]) -> No
         print(f"  with the tokenizer {name}, {counts['over_limits'][name]} rows are over the limits", file=sys.stderr)
     if counts["reasons"].get("heldout_role"):
         print("warning: rows of held-out or gate tasks were harvested; they must never be trained on", file=sys.stderr)
-    for hit in reports["leaks"][:20]:
-        seen = "" if hit["share"] is None else f", {hit['share']:.0%} of it seen"
-        print(f"warning: leak of {hit['of']} by {hit['kind']}: {hit['rows']} rows of task '{hit['task']}' in "
-              f"'{hit['run']}'{seen}, e.g. row {hit['first']}", file=sys.stderr)  # fmt: skip
-    if len(reports["leaks"]) > 20:
-        print(f"warning: {len(reports['leaks']) - 20} more leaks in {LEAKS}", file=sys.stderr)
+    grouped: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    for hit in reports["leaks"]:
+        grouped[hit["of"], hit["kind"], hit["task"]].append(hit)
+    for (of, kind, task), hits in grouped.items():
+        runs = f"'{hits[0]['run']}'" + (f" and {len(hits) - 1} more runs" if len(hits) > 1 else "")
+        print(f"warning: leak of {of} by {kind}: {sum(h['rows'] for h in hits)} rows of task '{task}' in {runs}, e.g. "
+              f"row {hits[0]['first']} (all in {LEAKS})", file=sys.stderr)  # fmt: skip

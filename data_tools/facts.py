@@ -28,7 +28,7 @@ from data_tools.counts import OVERHEAD, TokenCounter
 from data_tools.redact import redact_table
 from eft import manifest
 from eft.edits import parse_python
-from eft.records import COLUMNS, Transition, Validity, code_hash
+from eft.records import Transition, Validity, code_hash
 
 PERMUTATIONS = 64
 SEED = 20_261_130
@@ -64,7 +64,7 @@ def find(source: Path, folder: Path, wanted: Wanted, config: shards.Workers) -> 
     """
     import pyarrow as pa
 
-    parts = shards.units(source, COLUMNS)
+    parts = shards.units(source)
     name = manifest.fingerprint(Path(parts[0].file)) if parts else ""
     files = {kind: folder / wanted.key(kind, name) for kind in wanted.kinds()}
     missing = [kind for kind, file in files.items() if not file.is_file()]
@@ -107,7 +107,7 @@ def _of_unit(unit: shards.Unit, *, wanted: Wanted, kinds: tuple[str, ...]) -> di
     """The kinds of one row group. Runs in a worker."""
     import pyarrow as pa
 
-    table = unit.read(list(COLUMNS))
+    table = unit.transitions()
     redacted: Counter[str] = Counter()
     if wanted.redact:
         table = redact_table(table, redacted)

@@ -6,7 +6,8 @@ A suite's held-out and gate tasks are looked for in four ways:
 - `text`: half of the distinctive lines (three at least) of its initial program or evaluator stand in the row's prompt,
   logs or programs. Distinctive is a line that no training or validation task has;
 - `program`: most of its initial program stands in the row's parent or child, with other names and numbers of lines or
-  not: compared by runs of tokens in which names do not count (`lexing.nameless`);
+  not: compared by runs of tokens in which names do not count (`lexing.nameless`). A program of a few ordinary lines
+  cannot be told from others in this way: such tasks are named by `Guard.ordinary`, and only the other ways find them;
 - `lineage`: the row itself shows nothing, but another row of the same search does: a search on a held-out task is left
   out as a whole, since its later children no longer look like the seed.
 """
@@ -48,6 +49,7 @@ class Guard:
     lines: dict[str, tuple[tuple[str, str], ...]]  # distinctive line -> (task, file) that have it
     sizes: dict[tuple[str, str], int]  # (task, file) -> its distinctive lines
     programs: tuple[tuple[str, Any], ...]  # task, shingles of its initial program that no training task has
+    ordinary: tuple[str, ...] = ()  # tasks whose programs are too small or too common to be known under other names
 
     def by_name(self, task: str) -> list[Hit]:
         found = self.names.get(spelling(task))
@@ -131,7 +133,7 @@ def guard(suite: str, key: str = "") -> Guard:
     boilerplate = [shingles(nameless(_text(task.initial_program))) for task in open_tasks]
     known = np.unique(np.concatenate(boilerplate)) if boilerplate else np.empty(0, np.uint64)
     lines: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    programs = []
+    programs, ordinary = [], []
     for task in closed:
         for file, line in _lines(task):
             if line not in common:
@@ -139,13 +141,15 @@ def guard(suite: str, key: str = "") -> Guard:
         own = np.setdiff1d(shingles(nameless(_text(task.initial_program))), known)
         if len(own) >= FEWEST_SHINGLES:
             programs.append((task.name, own))
+        else:
+            ordinary.append(task.name)
     sizes: dict[tuple[str, str], int] = defaultdict(int)
     for places in lines.values():
         for place in places:
             sizes[place] += 1
     return Guard(names={spelling(task.name): task.name for task in closed},
                  lines={line: tuple(sorted(places)) for line, places in lines.items()}, sizes=dict(sizes),
-                 programs=tuple(programs))  # fmt: skip
+                 programs=tuple(programs), ordinary=tuple(ordinary))  # fmt: skip
 
 
 def _text(file: Path) -> str:

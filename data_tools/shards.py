@@ -7,6 +7,7 @@ row groups are in flight at once: memory does not grow with the table.
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
 from collections import deque
@@ -21,8 +22,9 @@ from pydantic import Field
 
 from eft.config import StageConfig
 from eft.errors import EftError
-from eft.records import TABLE
+from eft.records import REQUIRED, TABLE, Transition, schema
 
+_DEFAULTS = {f.name: f.default for f in dataclasses.fields(Transition)}
 SMALL = 4 << 20  # bytes of a table that is not worth starting processes for
 
 
@@ -51,11 +53,23 @@ class Unit:
         with pq.ParquetFile(self.file) as table:
             return table.read_row_group(self.group, columns=columns, use_threads=False)
 
+    def transitions(self) -> Any:
+        """Its rows with all columns of a transition, in order; those that an older table has not get their defaults."""
+        import pyarrow as pa
 
-def units(source: Path, needed: tuple[str, ...] = ()) -> list[Unit]:
-    """The row groups of a table (`source`: the file, or a stage's output folder).
+        columns = schema()
+        found = self.read()
+        count = len(found)
+        return pa.table([
+            found[c.name].cast(c.type) if c.name in found.schema.names
+            else pa.array([_DEFAULTS[c.name]] * count, c.type) for c in columns
+        ], schema=columns)  # fmt: skip
 
-    Raises EftError for a missing file, something that is not Parquet, or a table without the columns `needed`.
+
+def units(source: Path) -> list[Unit]:
+    """The row groups of a transitions table (`source`: the file, or a stage's output folder).
+
+    Raises EftError for a missing file, something that is not Parquet, or a table without the expected columns.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -63,7 +77,7 @@ def units(source: Path, needed: tuple[str, ...] = ()) -> list[Unit]:
     file = source / TABLE if source.is_dir() else source
     try:
         with pq.ParquetFile(file) as table:
-            missing = set(needed) - set(table.schema_arrow.names)
+            missing = set(REQUIRED) - set(table.schema_arrow.names)
             sizes = [table.metadata.row_group(i).num_rows for i in range(table.metadata.num_row_groups)]
     except FileNotFoundError:
         raise EftError("there is no transitions table", where=file, way_out="run 'eft harvest' first") from None

@@ -34,10 +34,14 @@ VERBS = {
     "report": ("eft.evaluate.report", "Write the results of an evaluation as one HTML file."),
 }
 SIDE_VERBS = {
+    "preview": ("data_tools.preview", "Look at a data set: samples by token, what was dropped, histograms."),
     "aa": ("eft.evaluate.aa", "Compare a mutator with itself: how often does the report see a difference?"),
     "run": ("eft.recipes", "Run a whole recipe, stage by stage, skipping what is up to date."),
     "recipes": ("eft.recipes", "List the shipped recipes and accelerate configs, or copy one."),
-    "gateway": ("eft.mutators.gateway", "Record any search: an OpenAI-compatible proxy that journals everything."),
+    "gateway": ("eft.mutators.record", "Record any search: an OpenAI-compatible proxy that journals everything."),
+    "gate": ("eft.gate.run", "May a candidate replace the root? COMMIT, REJECT or UNDECIDED on fresh items."),
+    "audit": ("eft.gate.audit", "What would gates have done with real updates, measured on a large pool?"),
+    "inherit": ("eft.loops.inheritance", "Rounds of self-training that inherit an update only where the gate commits."),
     "tasks": ("eft.tasks.suite", "List the shipped tasks by suite role."),
 }
 
@@ -123,6 +127,9 @@ def _invoke(verb: str, path: str, *, config_file: Path | None, sets: tuple[str, 
         result = module.run(config) or {}
     if as_json:
         click.echo(json.dumps(result, default=str))
+    if isinstance(result, dict) and result.get("exit_code"):  # an answer, not a failure: eft gate documents its codes
+        sys.stdout.flush()
+        sys.exit(result["exit_code"])
 
 
 class Verbs(click.Group):

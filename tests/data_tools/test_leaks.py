@@ -15,7 +15,7 @@ from eft.records import read_transitions
 from eft.tasks.suite import load_suite, suite_names
 from eft.tasks.task import find_task
 
-SECRET = "systems/cache_eviction"  # held out in every suite
+SECRET = "learning/step_rule"  # held out in every suite
 
 
 def program(name: str = SECRET) -> str:
@@ -33,7 +33,7 @@ def renamed(code: str) -> str:
 
 
 PLANTED = {
-    "name": labelled(1, task="elsewhere/Cache-Eviction", run="by_name"),
+    "name": labelled(1, task="elsewhere/Step-Rule", run="by_name"),
     "text": labelled(2, task="mine", run="by_text",
                      child_artifacts=json.dumps({"stderr": find_task(SECRET).evaluator.read_text()})),
     "program": labelled(3, task="mine", run="by_program", parent_code=renamed(program()), prompt_user="# Task\nImprove."),
@@ -89,10 +89,13 @@ def test_no_shipped_training_task_looks_like_a_held_out_one(suite):
 @pytest.mark.parametrize("suite", [s for s in suite_names() if s != "finch"])
 def test_every_held_out_task_is_known_again(suite):
     loaded, guard = load_suite(suite), leaks.guard(suite)
+    small = set()
     for role in ("heldout", "gate"):
         for task in loaded.tasks(role):
+            small |= {task.name} - {name for name, _ in guard.programs}
             row = labelled(1, parent_code="", child_code=task.initial_program.read_text(), prompt_user="")
             hits = guard.by_text(row) + guard.by_program(row, {})
             assert task.name in {h.task for h in hits}, task.name
             logs = labelled(1, child_artifacts=json.dumps({"stderr": task.evaluator.read_text()}))
             assert task.name in {h.task for h in guard.by_text(logs)}, task.name
+    assert small == set(guard.ordinary) and len(small) <= 5  # of these no renamed copy can be told from others
