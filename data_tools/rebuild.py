@@ -27,7 +27,7 @@ from eft.records import code_hash
 FORMAT = "openevolve@0.4"
 TOP = 5  # programs of the history: OpenEvolve shows three best ones and two others
 CHAIN = 1000  # ancestors that are looked at where no log tells of times
-COPIES = 100  # programs of the child's own code; beyond that there is no history at all
+LOOKED_AT = 64  # of the best programs, for as many as `TOP` that may be shown
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,7 @@ class History:
         """`wanted`: ids of the children whose history will be asked for."""
         self.programs = {p.id: p for p in programs}
         self._span = _spans(self.programs)
-        self._copies: dict[str, list[str]] = defaultdict(list)
-        for program in self.programs.values():
-            self._copies[program.code_hash].append(program.id)
+        self._copies = _outermost(self.programs, self._span)
         self._best: dict[str, list[str]] = {}
         self._sweep([self.programs[c] for c in wanted])
 
@@ -92,16 +90,21 @@ class History:
     def _choose(self, child: Known, ranked: dict[int, list[tuple[float, float, str]]]) -> list[str]:
         parent = self.programs.get(child.parent_id or "")
         home = next((p.island for p in (parent, child) if p is not None and p.island is not None), -1)
-        fitting = (name for _, _, name in ranked.get(home) or [] if self._apart(self.programs[name], child))
-        return list(itertools.islice(fitting, TOP))
+        best = (self.programs[name] for _, _, name in (ranked.get(home) or [])[:LOOKED_AT])
+        return list(itertools.islice((p.id for p in best if self._apart(p, child)), TOP))
 
     def _apart(self, program: Known, child: Known) -> bool:
         """Is `program` neither the child, nor a copy of it, nor made from one of them?"""
-        same = self._copies[child.code_hash]
-        if program.id not in self._span or program.code_hash == child.code_hash or len(same) > COPIES:
+        if program.id not in self._span or program.code_hash == child.code_hash:
             return False
         here = self._span[program.id][0]
-        return not any(lo <= here < hi for lo, hi in (self._span.get(name, (0, 0)) for name in (child.id, *same)))
+        first, last = self._span.get(child.id, (0, 0))
+        if first <= here < last:
+            return False
+        # The copies' families do not overlap: only the last one that begins before it can be its own.
+        begins, ends = self._copies[child.code_hash]
+        near = bisect.bisect_right(begins, here) - 1
+        return near < 0 or here >= ends[near]
 
     def _ancestors(self, program: Known) -> Iterator[Known]:
         """Its parent, that one's parent, and so on, the nearest `CHAIN`; a chain that bites its tail ends there."""
@@ -136,6 +139,19 @@ def _spans(programs: dict[str, Known]) -> dict[str, tuple[int, int]]:
         todo.append((name, True))
         todo += [(child, False) for child in children.get(name, ())]
     return spans
+
+
+def _outermost(
+    programs: dict[str, Known], spans: dict[str, tuple[int, int]]
+) -> dict[str, tuple[list[int], list[int]]]:
+    """By code: where the families of the programs of that code begin and end, those within others left out."""
+    found: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for name in sorted(spans, key=lambda n: spans[n]):
+        begins, ends = found[programs[name].code_hash]
+        if not ends or spans[name][0] >= ends[-1]:
+            begins.append(spans[name][0])
+            ends.append(spans[name][1])
+    return found
 
 
 def known(
