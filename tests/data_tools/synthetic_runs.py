@@ -75,7 +75,8 @@ def checkpoint(run: Path, number: int, programs: list[dict[str, Any]], under: st
     folder = run / under / f"checkpoint_{number}"
     (folder / "programs").mkdir(parents=True)
     for value in programs:
-        (folder / "programs" / f"{value['id']}.json").write_text(json.dumps(value), encoding="utf-8")
+        name = value["id"].replace("/", "_").replace("\0", "_")
+        (folder / "programs" / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
     (folder / "metadata.json").write_text(json.dumps({"islands": [], "last_iteration": number}), encoding="utf-8")
     return folder
 
