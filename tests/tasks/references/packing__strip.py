@@ -3,7 +3,7 @@
 Ours: a stronger hand-written rule, its constants tuned by random search and Nelder-Mead.
 """
 
-C = (1.53693, 0.722372, 0.407471, 0.545821, 1.38519, 0.360854, 1.34809, -0.152818,)
+C = (1.53693, 0.722372, 0.407471, 0.545821, 1.38519, 0.360854, 1.34809, -0.152818)
 
 
 def fit(width, height, gap, wall):

@@ -3,7 +3,7 @@
 Ours: a stronger hand-written rule, its constants tuned by random search and Nelder-Mead.
 """
 
-C = (1.94248, 1.19629, 1.13931, 0.98772, 1.21018, 0.391083, 0.393176,)
+C = (1.94248, 1.19629, 1.13931, 0.98772, 1.21018, 0.391083, 0.393176)
 
 
 def fit(cpu, memory, free_cpu, free_memory):

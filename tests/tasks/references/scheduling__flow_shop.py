@@ -3,7 +3,7 @@
 Ours: Palmer's slope index with further terms, constants tuned by random search and Nelder-Mead.
 """
 
-C = (2.66197, -0.0795139, -1.37182, -1.2365, -0.620286, 0.953416, 0.218231, 0.164226,)
+C = (2.66197, -0.0795139, -1.37182, -1.2365, -0.620286, 0.953416, 0.218231, 0.164226)
 
 
 def rank(first, middle, last, slope, total):

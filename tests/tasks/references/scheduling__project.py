@@ -3,7 +3,7 @@
 Ours: a stronger hand-written rule, its constants tuned by random search and Nelder-Mead.
 """
 
-C = (0.508095, 0.736307, 0.0838302, 3.02719, 0.0365274, -0.000652167, 0.428761, -0.0326352,)
+C = (0.508095, 0.736307, 0.0838302, 3.02719, 0.0365274, -0.000652167, 0.428761, -0.0326352)
 
 
 def priority(time, tail, followers, need):

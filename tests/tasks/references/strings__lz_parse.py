@@ -3,7 +3,7 @@
 Ours: the bits that a copy saves, and what may follow, with constants tuned by random search and Nelder-Mead.
 """
 
-C = (5.04138, 0.760444, 1.93327, -0.0747204, 0.0476094, -0.116847,)
+C = (5.04138, 0.760444, 1.93327, -0.0747204, 0.0476094, -0.116847)
 
 
 def worth(length, distance, after):

@@ -3,7 +3,7 @@
 Ours: the greedy rule with regrets, constants tuned by random search and Nelder-Mead.
 """
 
-C = (0.352609, -0.213551, -0.351763, 0.0471149, 0.0626477, 0.0447304, -0.00361405,)
+C = (0.352609, -0.213551, -0.351763, 0.0471149, 0.0626477, 0.0447304, -0.00361405)
 
 
 def rank(overlap, left_rival, right_rival, length):

@@ -3,7 +3,7 @@
 Ours: the surface area heuristic with further terms, constants tuned by random search and Nelder-Mead.
 """
 
-C = (5.82206, -0.0390283, 0.0879292, 0.194132, 2.37049, 0.1546,)
+C = (5.82206, -0.0390283, 0.0879292, 0.194132, 2.37049, 0.1546)
 
 
 def cost(left_count, left_size, right_count, right_size):

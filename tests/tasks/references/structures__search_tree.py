@@ -5,7 +5,7 @@ Ours: the entropy that a root leaves, with further terms, constants tuned by ran
 
 import math
 
-C = (1.01771, 0.456574, 0.0714825, 14.2074, -0.642321, -1.23384,)
+C = (1.01771, 0.456574, 0.0714825, 14.2074, -0.642321, -1.23384)
 
 
 def cost(left, right, own, left_count, right_count):

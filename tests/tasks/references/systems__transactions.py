@@ -3,7 +3,7 @@
 Ours: a stronger hand-written rule, its constants tuned by random search and Nelder-Mead.
 """
 
-C = (-1.41103, -1.45164, 0.792271, 0.026423, 0.0899099, 0.0306992, 0.0454138,)
+C = (-1.41103, -1.45164, 0.792271, 0.026423, 0.0899099, 0.0306992, 0.0454138)
 
 
 def priority(delay, length, rivals, writes):
