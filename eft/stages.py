@@ -29,6 +29,11 @@ STAGES = {
 }
 
 
+# Stages that go on where they stopped: a repetition from the start (--force) first discards what is there, by the
+# module's `discard(config)`.
+RESUMABLE = ("evaluate",)
+
+
 def module(verb: str) -> Any:
     """The module behind a verb: exports `Config`, `run(config) -> Path` and `inputs(config) -> list[Path]`."""
     return importlib.import_module(STAGES[verb])
@@ -41,6 +46,8 @@ def execute(verb: str, config: configs.StageConfig, *, force: bool = False) -> d
     out = config.out()
     if not force and manifest.up_to_date(out, verb, resolved, stage.inputs(config)):
         return {**(manifest.read(out) or {}), "skipped": True}
+    if force and verb in RESUMABLE:
+        stage.discard(config)
     path = stage.run(config)
     done = manifest.read(path)
     if done is None:

@@ -1,8 +1,9 @@
 """From the options to the searches: what has to be run, in which order, and which of it stands already.
 
-A search is `evaluate/<mutator>/<task>/seed<k>/`. Its id carries a fingerprint of the model's weights and of the task,
-so that a retrained model or a changed evaluator never inherits an old search's result or replies. The id names the
-journal too: with more iterations than before, replies that were paid for are replayed, not asked again.
+A search is `evaluate/<mutator>/<task>/seed<k>/`; under another scaffold than OpenEvolve, `<scaffold>-seed<k>`. Its id
+carries a fingerprint of the model's weights and of the task, so that a retrained model or a changed evaluator never
+inherits an old search's result or replies. The id names the journal too: with more iterations than before, replies that
+were paid for are replayed, not asked again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from eft import __version__, manifest
 from eft.errors import EftError, UsageError, nearest
+from eft.evaluate import provenance
 from eft.evaluate.results import MutatorInfo, TaskInfo
 from eft.evaluate.settings import Config, Mutator
 from eft.models.load import locate
@@ -25,7 +27,7 @@ from eft.tasks.suite import ROLES, load_suite, suite_names
 from eft.tasks.task import Task, find_task
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,39}")
-RESERVED = ("journal", "models", "logs")  # folders of the evaluation's own
+RESERVED = ("journal", "models", "logs", "replaced")  # folders of the evaluation's own
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ def chosen_tasks(config: Config) -> dict[str, Task]:
 def task_info(task: Task) -> TaskInfo:
     return TaskInfo(
         task.name, task.domain, task.direction, task.raw_metric, task.seed_raw, task.seed_score, task.best_known,
-        task.best_known_source, task.isolation,
+        task.best_known_source, task.isolation, task.has_hidden, task.hidden_seed_raw, task.hidden_best_known,
+        task_fingerprint(task),
     )  # fmt: skip
 
 
@@ -104,10 +107,18 @@ def model_fingerprint(config: Config, mutator: Mutator) -> str:
     Raises UsageError for a name that is no model (a stage that has not run yet, say).
     """
     model = mutator.model or ""
-    if mutator.base_url:
-        return f"{mutator.base_url} {model}"
+    if mutator.servers:
+        return f"{' '.join(mutator.servers)} {model}"
     place = locate(model, config.root)
     return manifest.fingerprint(Path(place)) if Path(place).is_dir() else f"{place} {__version__}"
+
+
+def _trained_on(config: Config, mutator: Mutator) -> tuple[str, ...]:
+    """The domains of a model's training data, as the provenance beside it tells; none where it does not."""
+    if mutator.kind != "served" or mutator.servers:
+        return ()
+    folder = Path(locate(mutator.model or "", config.root))
+    return provenance.training_domains(folder) if folder.is_dir() else ()
 
 
 def role_of(name: str, mutator: Mutator, baseline: str) -> str:
@@ -124,12 +135,15 @@ def check(config: Config) -> None:
         if not NAME.fullmatch(name) or name in RESERVED:
             rule = f"a name is at most 40 letters, digits, '.', '_' or '-', and none of {', '.join(RESERVED)}"
             raise UsageError(f"'{name}' cannot name a mutator", why=rule)
-        if m.of is not None:
+        if m.kind == "best_of_n":
             served = [n for n, o in config.mutators.items() if o.kind == "served"]
             if m.of not in served:
                 raise UsageError(
                     f"'{name}' is best_of_n of '{m.of}', which is no served mutator", way_out=nearest(m.of, served)
                 )
+        if m.journal is not None and not config.path(m.journal).is_dir():
+            raise UsageError(f"'{name}' has no journals to replay", where=config.path(m.journal),
+                             way_out="give the folder `journal` of an earlier evaluation")  # fmt: skip
 
 
 def make(config: Config) -> Plan:
@@ -142,7 +156,10 @@ def make(config: Config) -> Plan:
     hashes = {name: task_fingerprint(t) for name, t in tasks.items()}
     fingerprints = {n: model_fingerprint(config, m) for n, m in config.mutators.items() if m.kind == "served"}
     infos = tuple(
-        MutatorInfo(n, m.kind, role_of(n, m, config.baseline), m.model or "", m.of or "", m.lookahead)
+        MutatorInfo(
+            n, m.kind, role_of(n, m, config.baseline), m.model or "", m.of or "", m.lookahead, edit=m.edit,
+            trained_on=_trained_on(config, m),
+        )
         for n, m in config.mutators.items()
     )
     seeds = config.seed_list()
@@ -151,34 +168,49 @@ def make(config: Config) -> Plan:
 
     def specs(name: str, m: Mutator) -> list[SearchSpec]:
         """One mutator's searches. Seeds are the outer loop: a run that is cut short has whole seeds."""
-        answers = m.of or name  # whose replies
+        answers = m.of if m.kind == "best_of_n" else name  # whose replies
+        weights = fingerprints.get(answers, f"{m.kind} {m.lookahead} {m.journal or ''} {__version__}")
         shared: dict[str, Any] = {
-            "base_url": "", "mutator": name, "model": answers, "iterations": config.iterations, "edit": config.edit,
-            "scaffold": "best_of_n" if m.kind == "best_of_n" else "openevolve", "prompt_format": config.prompt_format,
-            "temperature": config.temperature, "top_p": config.top_p, "max_tokens": config.max_tokens,
-            "request_timeout_s": config.request_timeout_s, "role": config.role,
+            "base_url": "", "mutator": name, "model": answers, "iterations": config.iterations,
+            "edit": m.edit or config.edit, "prompt_format": config.prompt_format, "temperature": config.temperature,
+            "top_p": config.top_p, "max_tokens": config.max_tokens, "request_timeout_s": config.request_timeout_s,
+            "role": config.role,
         }  # fmt: skip
         found = []
         for seed in seeds:
-            for task in tasks.values():
-                weights = fingerprints.get(answers, f"ast {m.lookahead} {__version__}")
-                identity = hashlib.sha256(f"{weights}\0{hashes[task.name]}".encode()).hexdigest()[:8]
-                search = f"{name}--{slug(task.name)}--seed{seed}--{identity}"
-                found.append(SearchSpec(
-                    task=str(task.folder), out=str(out / name / slug(task.name) / f"seed{seed}"), name=search,
-                    seed=seed,
-                    domain=task.domain, journal=str(journal / f"{search}.jsonl"), **shared,
-                ))  # fmt: skip
+            for scaffold in ["best_of_n"] if m.kind == "best_of_n" else config.scaffold:
+                for task in tasks.values():
+                    identity = hashlib.sha256(f"{weights}\0{hashes[task.name]}".encode()).hexdigest()[:8]
+                    own = f"seed{seed}" if scaffold in ("openevolve", "best_of_n") else f"{scaffold}-seed{seed}"
+                    search = f"{name}--{slug(task.name)}--{own}--{identity}"
+                    found.append(SearchSpec(
+                        task=str(task.folder), out=str(out / name / slug(task.name) / own), name=search, seed=seed,
+                        domain=task.domain, journal=str(journal / f"{search}.jsonl"), scaffold=scaffold, **shared,
+                    ))  # fmt: skip
         return found
 
     of = {n: specs(n, m) for n, m in config.mutators.items()}
-    without = [s for n, m in config.mutators.items() if m.kind == "ast" for s in of[n]]
+    without = [s for n, m in config.mutators.items() if m.kind in ("ast", "replay") for s in of[n]]
     groups = [Group(None, tuple(without))] if without else []
     for n, m in config.mutators.items():
         if m.kind == "served":
-            sampled = [s for k, o in config.mutators.items() if o.of == n for s in of[k]]
+            sampled = [s for k, o in config.mutators.items() if o.kind == "best_of_n" and o.of == n for s in of[k]]
             groups.append(Group(n, tuple(of[n] + sampled)))
     return Plan(tasks, dict(config.mutators), infos, tuple(groups), tuple(seeds), fingerprints, config.role)
+
+
+def recorded(config: Config, mutator: Mutator, spec: SearchSpec, task: Task) -> Path:
+    """The journal of the search of the same task, seed and scaffold that a `replay` mutator answers from.
+
+    Raises EftError where the earlier evaluation has no such search, or several (of different weights).
+    """
+    folder = config.path(mutator.journal or "")
+    own = Path(spec.out).name
+    found = sorted(folder.glob(f"{mutator.of}--{slug(task.name)}--{own}--*.jsonl"))
+    if len(found) != 1:
+        why = f"{len(found)} journals of '{mutator.of}' are about {task.name}, {own}"
+        raise EftError("there is nothing to replay", where=folder, why=why)
+    return found[0]
 
 
 def drop_stale(plan: Plan) -> int:

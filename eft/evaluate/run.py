@@ -2,17 +2,18 @@
 
     eft evaluate --config recipes/smollm2_135m/evaluate.yaml
 
-Contract. Every mutator runs the same searches (tasks x seeds) through the real scaffold, every reply goes through the
-recording gateway, and every search is a file when it is done. Served mutators come one server at a time, with all
-their searches (and best-of-N of the same replies) in flight. Killed at any moment, the same command goes on: finished
-searches are skipped, and so is a server that has nothing left to do; unfinished ones replay their journal, so no reply
-and no evaluation is paid for twice. A search that fails, or a server that does not start, is written into the results
-and takes no other along; the exit code is 1 then.
+Contract. Every mutator runs the same searches (tasks x seeds x scaffolds) through the real scaffold, every reply goes
+through the recording gateway, and every search is a file when it is done. Served mutators come one server at a time,
+with all their searches (and best-of-N of the same replies) in flight. Killed at any moment, the same command goes on:
+finished searches are skipped, and so is a server that has nothing left to do; unfinished ones replay their journal, so
+no reply and no evaluation is paid for twice. A search that fails, or a server that does not start, is written into the
+results and takes no other along; the exit code is 1 then. `--force` starts over: results go, journals are put aside.
 
 Writes <mutator>/<task>/seed<k>/ (one folder a search), journal/, logs/ (servers), results.json, and manifest.json when
 nothing failed.
 
-Honest limits: one machine and one server at a time; wall times of searches in flight together do not compare mutators.
+Honest limits: one server of ours at a time, on this machine; wall times of searches in flight together do not compare
+mutators. With `--executor ray` the output folder must be one that all machines see, and so must the gateway's address.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import importlib.metadata
 import platform
 import re
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -43,7 +45,10 @@ from eft.evaluate.settings import Config
 from eft.evaluate.terminal import show
 from eft.evaluate.text import duration, plural
 from eft.models.load import locate
+from eft.mutators import metrics
+from eft.search.process import holding
 from eft.search.spec import finished
+from eft.tasks import sandbox
 from eft.tasks.evaluate import check_seed
 from eft.tasks.task import Task
 
@@ -56,8 +61,26 @@ def say(text: str) -> None:
 
 def inputs(config: Config) -> list[Path]:
     """The models and the tasks. Raises UsageError where the options name none that exist."""
-    models = [Path(locate(m.model, config.root)) for m in config.mutators.values() if m.model and not m.base_url]
+    models = [Path(locate(m.model, config.root)) for m in config.mutators.values() if m.model and not m.servers]
     return [m for m in models if m.is_dir()] + [t.folder for t in plans.chosen_tasks(config).values()]
+
+
+def discard(config: Config) -> None:
+    """Make ready for a repetition from the start (`--force`): results go, journals are put aside under `replaced/`,
+    since their replies were paid for. Raises EftError where another evaluation runs in the folder."""
+    out = config.out()
+    if not out.is_dir():
+        return
+    with holding(out, "another evaluation"), manifest.clear_disk_errors(out):
+        (out / manifest.NAME).unlink(missing_ok=True)
+        (out / tables.NAME).unlink(missing_ok=True)
+        for name in config.mutators:
+            shutil.rmtree(out / name, ignore_errors=True)
+        if (out / "journal").is_dir():
+            aside = out / "replaced" / f"journal-{len(list((out / 'replaced').glob('journal-*'))) + 1}"
+            aside.parent.mkdir(exist_ok=True)
+            (out / "journal").rename(aside)
+            say(f"starting over; the journals so far are in {aside}")
 
 
 @contextlib.contextmanager
@@ -81,15 +104,17 @@ def _ended_by_signal() -> Iterator[None]:
 def _in_process(plan: Plan, config: Config, names: list[str]) -> dict[str, Any]:
     """Factories of the mutators without a model, for the gateway: one instance a search, with that search's seed."""
     from eft.mutators.ast import AstMutator
+    from eft.mutators.replay import Replay
 
     specs = {s.name: s for s in plan.specs}
     tasks = {str(t.folder): t for t in plan.tasks.values()}
 
-    def factory(search: str) -> AstMutator:
+    def factory(search: str) -> AstMutator | Replay:
         spec = specs[search]
-        return AstMutator(
-            seed=spec.seed, lookahead=plan.mutators[spec.mutator].lookahead, form=config.edit, task=tasks[spec.task]
-        )
+        mutator = plan.mutators[spec.mutator]
+        if mutator.kind == "replay":
+            return Replay(plans.recorded(config, mutator, spec, tasks[spec.task]), mutator.of)
+        return AstMutator(seed=spec.seed, lookahead=mutator.lookahead, form=spec.edit, task=tasks[spec.task])
 
     return {name: factory for name in names}
 
@@ -107,7 +132,7 @@ def run_group(config: Config, plan: Plan, group: Group, title: str) -> tuple[dic
         say(f"{title}: all {plural(len(group.specs), 'search')} stand already")
         return {}, ""
     say(f"{title}: {len(pending)} of {plural(len(group.specs), 'search')} to run")
-    version = ""
+    version, cached = "", None
     try:
         with contextlib.ExitStack() as stack:
             server = None
@@ -116,9 +141,15 @@ def run_group(config: Config, plan: Plan, group: Group, title: str) -> tuple[dic
             else:
                 server = stack.enter_context(servers.served(config, plan, group.server))
                 mutators, version = {group.server: server.upstream}, server.version
-            gateway = stack.enter_context(running(Gateway(config.out() / "journal", mutators, threads=config.workers)))
+                cached = metrics.prefix_cache(server.upstream.urls)
+            gateway = stack.enter_context(running(
+                Gateway(config.out() / "journal", mutators, threads=config.workers, host=config.gateway_host)
+            ))  # fmt: skip
             specs = [dataclasses.replace(s, base_url=gateway.url(s.name, s.model)) for s in pending]
-            outcomes = run_all(specs, config.workers, timeout_s=config.search_timeout_s, title=title)
+            outcomes = run_all(specs, config.workers, timeout_s=config.search_timeout_s, title=title,
+                               executor=config.executor)  # fmt: skip
+            if server is not None and (words := metrics.shared(cached, metrics.prefix_cache(server.upstream.urls))):
+                say(f"{title}: {words}")
             failed = {o.spec.name: _cause(o.error) for o in outcomes if o.status == "failed"}
             if failed and server is not None:
                 server.check()  # where it is gone, that is the reason, and not that nobody answers
@@ -166,7 +197,7 @@ def gather(
         mutators=tuple(infos),
         searches=tuple(sorted(searches, key=lambda s: (order[s.mutator], list(plan.tasks).index(s.task), s.seed))),
         planned=len(plan.specs), seeds=plan.seeds,
-        config={**config.model_dump(mode="json"), "scaffold": "openevolve"}, versions=versions,
+        config=config.model_dump(mode="json"), versions=versions,
         command=_command(config), started=started, seconds=round(seconds, 1),
     )  # fmt: skip
 
@@ -208,12 +239,20 @@ def run(config: Config) -> Path:
     Raises UsageError for options that cannot work, before anything is started; EftError at the end where searches
     failed (the results are written all the same).
     """
-    started = time.time()
     plan = plans.make(config)
+    sandbox.choose(config.sandbox)
     servers.check(config, plan)
+    with manifest.clear_disk_errors(config.out()):
+        config.out().mkdir(parents=True, exist_ok=True)
+    with holding(config.out(), "another evaluation"):
+        return _run(config, plan)
+
+
+def _run(config: Config, plan: Plan) -> Path:
+    """`run`, once the folder is ours."""
+    started = time.time()
     out = config.out()
     with manifest.clear_disk_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
         (out / manifest.NAME).unlink(missing_ok=True)  # it stands for a finished evaluation
         manifest.write_text(out / "config.yaml", configs.dump(config))
         plans.drop_stale(plan)

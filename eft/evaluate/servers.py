@@ -49,16 +49,17 @@ def _key(mutator: Mutator) -> str | None:
 
 def _reach(name: str, mutator: Mutator) -> None:
     """Raises EftError where somebody's server does not answer or does not serve the model."""
-    url = f"{(mutator.base_url or '').rstrip('/')}/models"
-    try:
-        served = [m.get("id") for m in _get(url, _key(mutator)).get("data", [])]
-    except (OSError, ValueError) as e:
-        way_out = "start it, or give `model` without `base_url` to have one started"
-        why = str(getattr(e, "reason", e))
-        raise EftError(f"the server of '{name}' does not answer", where=url, why=why, way_out=way_out) from None
-    if served and mutator.model not in served:
-        raise EftError(f"the server of '{name}' does not serve '{mutator.model}'", where=url,
-                       way_out=f"it serves: {', '.join(map(str, served[:8]))}")  # fmt: skip
+    for base in mutator.servers:
+        url = f"{base.rstrip('/')}/models"
+        try:
+            served = [m.get("id") for m in _get(url, _key(mutator)).get("data", [])]
+        except (OSError, ValueError, AttributeError, TypeError) as e:
+            way_out = "start it, or give `model` without `base_url` to have one started"
+            why = str(getattr(e, "reason", e))
+            raise EftError(f"the server of '{name}' does not answer", where=url, why=why, way_out=way_out) from None
+        if served and mutator.model not in served:
+            raise EftError(f"the server of '{name}' does not serve '{mutator.model}'", where=url,
+                           way_out=f"it serves: {', '.join(map(str, served[:8]))}")  # fmt: skip
 
 
 def check(config: Config, plan: Plan) -> None:
@@ -67,7 +68,7 @@ def check(config: Config, plan: Plan) -> None:
         if group.server is None or not group.pending():
             continue
         mutator = plan.mutators[group.server]
-        if mutator.base_url:
+        if mutator.servers:
             _reach(group.server, mutator)
             continue
         engine.build(engine.python())
@@ -116,15 +117,20 @@ class Served:
 @contextlib.contextmanager
 def served(config: Config, plan: Plan, name: str) -> Iterator[Served]:
     """The server of mutator `name` while the block lasts. Raises EftError where vLLM does not start."""
+    from eft.mutators.budget import Budget
     from eft.mutators.server import serving
     from eft.mutators.upstream import Upstream
 
     mutator = plan.mutators[name]
     # vary_seed: a search asks the same prompt twice to get another draw; seeds stay the search's own.
-    shared = {"timeout": config.request_timeout_s, "vary_seed": True, "identity": plan.fingerprints[name]}
-    if mutator.base_url:
-        upstream = Upstream(mutator.base_url, mutator.model, _key(mutator), **shared)
-        yield Served(upstream, _version(mutator.base_url), lambda: _reach(name, mutator))
+    shared = {
+        "timeout": config.request_timeout_s, "vary_seed": True, "identity": plan.fingerprints[name],
+        "concurrency": mutator.concurrency, "requests_per_minute": mutator.requests_per_minute,
+        "budget": Budget(**mutator.budget.model_dump()),
+    }  # fmt: skip
+    if mutator.servers:
+        upstream = Upstream(tuple(mutator.servers), mutator.model, _key(mutator), **shared)
+        yield Served(upstream, _version(mutator.servers[0]), lambda: _reach(name, mutator))
         return
     model = _made(config, plan, name, mutator.model or "")
     options = mutator.serving or config.serving

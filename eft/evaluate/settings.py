@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from eft.config import Section, StageConfig
+from eft.errors import nearest
+from eft.search.spec import SCAFFOLDS
 
 
 class Serving(Section):
@@ -23,20 +25,41 @@ class Serving(Section):
     start_s: float = Field(300.0, gt=0, description="seconds that a server may take to start")
 
 
+class Budget(Section):
+    """What a served mutator may use up in an evaluation, over all searches; replies from the journal cost nothing."""
+
+    replies: int | None = Field(None, ge=1, description="replies that may be asked for")
+    tokens: int | None = Field(None, ge=1, description="tokens of prompts and replies, as the server bills them")
+    seconds: float | None = Field(None, gt=0, description="seconds of asking, all requests added up")
+    dollars: float | None = Field(None, gt=0, description="money, at the two prices")
+    prompt_price: float = Field(0.0, ge=0, description="dollars for a million tokens of prompts")
+    completion_price: float = Field(0.0, ge=0, description="dollars for a million tokens of replies")
+
+
 class Mutator(Section):
     """One contender, by kind.
 
     served: `model` (a model folder under root, a hub id, `embedded:…` or `random:…`), for which a vLLM server is
-    started and stopped; or `base_url` and `model` of a server that is up. ast: a mutator without a model; `lookahead`
-    k > 0 evaluates k edits for each proposal and answers with the best. best_of_n: the replies of the served mutator
-    `of`, all to the start program, at equal budget.
+    started and stopped; or `base_url` and `model` of a server that is up (several: requests are spread over them). ast:
+    a mutator without a model; `lookahead` k > 0 evaluates k edits for each proposal and answers with the best.
+    best_of_n: the replies of the served mutator `of`, all to the start program, at equal budget. replay: the replies
+    that the mutator `of` of an earlier evaluation gave, from the folder of its journals, to the same searches.
     """
 
-    kind: Literal["served", "ast", "best_of_n"] = Field("served", description="served, ast or best_of_n")
+    kind: Literal["served", "ast", "best_of_n", "replay"] = Field(
+        "served", description="served, ast, best_of_n or replay"
+    )
     model: str | None = Field(None, description="model folder, hub id, or the model's name at base_url")
-    base_url: str | None = Field(None, description="an OpenAI-compatible server that is up, up to and including /v1")
+    base_url: str | list[str] | None = Field(
+        None, description="an OpenAI-compatible server that is up, with /v1 at the end; or several that serve `model`"
+    )
+    journal: Path | None = Field(None, description="replay: the journal folder of the earlier evaluation")
+    edit: Literal["", "diff", "rewrite"] = Field("", description="form of its edits; default: the evaluation's")
     api_key_env: str = Field("", description="environment variable that holds the key of base_url")
-    of: str | None = Field(None, description="best_of_n: whose replies")
+    of: str | None = Field(None, description="best_of_n, replay: whose replies")
+    concurrency: int = Field(64, ge=1, description="served: requests in flight at once")
+    requests_per_minute: float | None = Field(None, gt=0, description="served: no more requests than these a minute")
+    budget: Budget = Field(default_factory=Budget, description="served: what the mutator may use up in all")
     lookahead: int = Field(0, ge=0, description="ast: edits evaluated for each proposal")
     role: Literal["", "baseline", "tuned", "control"] = Field("", description="default: by name and kind")
     serving: Serving | None = Field(None, description="instead of the shared serving options")
@@ -47,9 +70,16 @@ class Mutator(Section):
             raise ValueError("a served mutator needs `model`")
         if self.kind == "best_of_n" and not self.of:
             raise ValueError("best_of_n needs `of`: the served mutator whose replies it samples")
+        if self.kind == "replay" and not (self.of and self.journal):
+            raise ValueError("replay needs `journal`, the journals of an earlier evaluation, and `of`, a mutator there")
         if self.kind != "served" and (self.model or self.base_url):
             raise ValueError(f"`model` and `base_url` belong to served mutators, not to {self.kind}")
         return self
+
+    @property
+    def servers(self) -> list[str]:
+        """The base URLs of servers that are up already; none where one is to be started."""
+        return [self.base_url] if isinstance(self.base_url, str) else self.base_url or []
 
 
 class Config(StageConfig):
@@ -70,12 +100,37 @@ class Config(StageConfig):
     max_tokens: int = Field(30_000, ge=1, description="most tokens of a reply")
     prompt_format: str = Field("openevolve@0.4", description="openevolve@0.4 or eft@1")
     edit: Literal["diff", "rewrite"] = Field("diff", description="form of an edit: diff or rewrite")
+    scaffold: list[str] = Field(
+        default_factory=lambda: ["openevolve"], min_length=1,
+        description="engines of the searches, each over the whole plan: openevolve, tournament, shinka",
+    )  # fmt: skip
+    sandbox: Literal["auto", "bubblewrap", "rlimits", "none"] = Field(
+        "auto", description="how candidates are contained; auto: bubblewrap, or it is said that it is missing"
+    )
+    executor: Literal["local", "ray"] = Field("local", description="local processes, or the machines of a Ray cluster")
+    gateway_host: str = Field("127.0.0.1", description="ray: this machine's address, as the other machines see it")
     workers: int = Field(4, ge=1, description="searches in flight")
     request_timeout_s: float = Field(600.0, gt=0, description="seconds that one reply may take")
     search_timeout_s: float | None = Field(
         None, gt=0, description="seconds that one search may take; default: no limit"
     )
     serving: Serving = Field(default_factory=Serving, description="how vLLM serves the models")
+
+    @field_validator("scaffold", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("scaffold")
+    @classmethod
+    def _known(cls, value: list[str]) -> list[str]:
+        engines = [s for s in SCAFFOLDS if s != "best_of_n"]  # that is a contender: mutators of kind best_of_n
+        for name in value:
+            if name not in engines:
+                raise ValueError(f"there is no scaffold '{name}': {nearest(name, engines)}")
+        if len(set(value)) < len(value):
+            raise ValueError("a scaffold is named twice")
+        return value
 
     @field_validator("seeds")
     @classmethod

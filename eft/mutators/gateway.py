@@ -18,16 +18,12 @@ import asyncio
 import contextlib
 import os
 import re
-import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from pydantic import Field
-
-from eft.config import StageConfig
 from eft.errors import EftError, UsageError, nearest
 from eft.mutators import wire
 from eft.mutators.journal import Journal
@@ -81,6 +77,7 @@ class Gateway:
         self.journal.open()
         try:
             self.recorder = Recorder(self.journal, self.mutators, self.threads)
+            await asyncio.to_thread(self.recorder.load)
             guard = web.middleware(lambda request, handler: self._guard(request, handler))
             app = web.Application(client_max_size=_LONGEST_REQUEST, middlewares=[guard])
             app.router.add_post("/s/{search}/{mutator}/v1/chat/completions", self._chat)
@@ -221,56 +218,3 @@ def running(gateway: Gateway) -> Iterator[Gateway]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
-
-
-# -- eft gateway -----------------------------------------------------------------------------------------------------
-
-
-class Config(StageConfig):
-    """`eft gateway`: stand in front of a model endpoint and record whatever search is run through it."""
-
-    positional: ClassVar[str | None] = None
-
-    upstream: str = Field(description="Base URL of the model endpoint, up to and including /v1.")
-    model: str | None = Field(None, description="Model name to send; without it the scaffold's own is passed on.")
-    journal: Path = Field(Path("journal"), description="Folder of the journals, one file per search.")
-    port: int = Field(8100, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
-    host: str = Field("127.0.0.1", description="Address to listen on. There is no authentication: keep it on loopback.")
-    name: str = Field("model", description="Name of the mutator in the path.")
-    api_key_env: str = Field("", description="Variable that holds the endpoint's key; else the scaffold's is used.")
-    timeout: float = Field(600.0, gt=0, description="Seconds for one attempt.")
-    retries: int = Field(4, ge=0, description="Further attempts after a failed one.")
-    concurrency: int = Field(64, ge=1, description="Requests in flight at once.")
-    max_tokens: int | None = Field(None, ge=1, description="Cap on the length of a reply, in tokens.")
-    defaults: dict[str, Any] = Field(default_factory=dict, description="Parameters sent where the scaffold gives none.")
-    force: dict[str, Any] = Field(default_factory=dict, description="Parameters sent whatever the scaffold gives.")
-
-
-def inputs(config: Config) -> list[Path]:
-    """Nothing on disk: a gateway reads requests."""
-    return []
-
-
-def run(config: Config) -> dict[str, Any]:
-    """Serve until SIGINT or SIGTERM. Prints the base URL on standard output. Returns the counts of the session."""
-    key = os.environ.get(config.api_key_env) if config.api_key_env else None
-    if config.api_key_env and not key:
-        raise UsageError(f"the environment variable {config.api_key_env} is not set", way_out="export the key in it")
-    upstream = Upstream(config.upstream, config.model, key, config.timeout, config.retries, config.concurrency,
-                        config.defaults, config.force, config.max_tokens)  # fmt: skip
-    gateway = Gateway(config.path(config.journal), {config.name: upstream}, host=config.host, port=config.port)
-
-    async def serve() -> None:
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        async with gateway:
-            print(gateway.url("search", config.name), flush=True)
-            print(f"gateway: recording to {gateway.journal.folder}; give every search a name of its own in place of "
-                  "'search'; Ctrl-C stops", file=sys.stderr)  # fmt: skip
-            await stop.wait()
-
-    asyncio.run(serve())
-    total = gateway.stats()["total"]
-    print("gateway: " + ", ".join(f"{total[k]} {k}" for k in ("answered", "replayed", "failed")), file=sys.stderr)
-    return total

@@ -25,6 +25,7 @@ from eft.manifest import clear_disk_errors
 from eft.records import to_json
 
 Record = dict[str, Any]
+_SPARE = 8 * 2**20  # bytes; with less free space than this on its disk, a journal counts as full
 
 
 def digest(mutator: str, identity: str, messages: list[Record], params: Record) -> str:
@@ -79,6 +80,7 @@ class SearchJournal:
         self._replies = 0  # reply records so far: the next record's `index`
         self._calls: dict[str, int] = {}  # mutator -> next call number
         self._groups: dict[str, list[tuple[int, int]]] = {}  # key -> (offset, length) of its n choices, in order
+        self._last = ""  # key of the last record, where that is a reply
         self._size = 0
         self._load()
 
@@ -96,8 +98,20 @@ class SearchJournal:
                         self._note(record, self._size, len(line))
                     self._size += len(line)
             self._repair()
+        self._forget_incomplete()
         if unreadable:
             print(f"journal: {unreadable} unreadable lines left as they are in {self.path}", file=sys.stderr)
+
+    def _forget_incomplete(self) -> None:
+        """A power cut may leave only some of the choices of the last request. It will be asked again as if it had not
+        been, so its calls are the next ones once more."""
+        group = self._groups.get(self._last)
+        if group:
+            with open(self.path, "rb") as f:
+                f.seek(group[0][0])
+                first = parse_line(f.read(group[0][1])) or {}
+            if len(group) < first.get("n", 1) and isinstance(first.get("call"), int):
+                self._calls[first.get("mutator", "")] = first["call"]
 
     def _repair(self) -> None:
         with clear_disk_errors(self.path), open(self.path, "r+b") as f:
@@ -119,6 +133,7 @@ class SearchJournal:
         if record["kind"] != "reply":
             return
         self._replies += 1
+        self._last = ""
         if isinstance(record.get("call"), int):
             mutator = record.get("mutator", "")
             self._calls[mutator] = max(self._calls.get(mutator, 0), record["call"] + 1)
@@ -130,6 +145,7 @@ class SearchJournal:
         if record.get("choice", 0) == 0:
             group.clear()
         group.append((offset, length))
+        self._last = record["key"]
 
     def take_call(self, mutator: str) -> int:
         """The next call number of an in-process mutator; never given twice, over restarts too once it is journaled."""
@@ -169,6 +185,15 @@ class SearchJournal:
             for record, line in lines:
                 self._note(record, self._size, len(line))
                 self._size += len(line)
+
+    def probe(self) -> None:
+        """Raises EftError where nothing can be added: adds 64 kB of blank lines and takes them back."""
+        with self._lock, clear_disk_errors(self.path), open(self.path, "ab", buffering=0) as f:
+            try:
+                f.write(b"\n" * 65536)
+                os.fsync(f.fileno())
+            finally:
+                f.truncate(self._size)
 
     def _write(self, data: bytes) -> None:
         fresh = not self.path.exists()
@@ -212,6 +237,15 @@ class Journal:
             self._lock_file.close()
             raise EftError("another gateway writes to this journal", where=self.folder,
                            way_out="stop it, or give this one another journal folder") from None  # fmt: skip
+        self.check()
+
+    def check(self) -> None:
+        """Raises EftError where the disk is all but full: the next reply would be paid for and could not be kept."""
+        with clear_disk_errors(self.folder):
+            disk = os.statvfs(self.folder)
+            if disk.f_bavail * disk.f_frsize < _SPARE:
+                raise EftError("the disk is full", where=self.folder, why=f"less than {_SPARE >> 20} MB are free",
+                               way_out="free space and run the same command again; replies are kept")  # fmt: skip
 
     def close(self) -> None:
         """Release the folder. Everything added is already on the disk."""

@@ -19,7 +19,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from eft.errors import EftError
+from eft.mutators import journal as journals
 from eft.mutators import wire
+from eft.mutators.budget import Meter
 from eft.mutators.journal import Journal, SearchJournal, digest, key_of
 from eft.mutators.reply import Mutator, Reply
 from eft.mutators.upstream import Line, Upstream
@@ -96,7 +99,17 @@ class Recorder:
         self._searches: dict[str, Search] = {}
         self._turnstile = asyncio.Semaphore(threads)
         self._lines = {n: Line(m) for n, m in self.mutators.items() if isinstance(m, Upstream)}
+        self._meters = {n: Meter(n, m.budget) for n, m in self.mutators.items() if isinstance(m, Upstream)}
         self._writing: set[asyncio.Task | None] = set()  # answered, and on the way to the disk
+        self._failed: set[str] = set()  # searches whose last write failed
+
+    def load(self) -> None:
+        """Count what the journals say was used up of the budgets. Reads them all: only where there is a budget."""
+        meters = [m for m in self._meters.values() if m.budget.limited]
+        for file in sorted(self.journal.folder.glob("*.jsonl")) if meters else ():
+            for record in journals.read(file):
+                for meter in meters:
+                    meter.load(record)
 
     async def close(self) -> None:
         """End what is being asked (journaled as failures) and close the lines to the upstreams."""
@@ -176,9 +189,14 @@ class Recorder:
         model = (line.upstream.model or ask.model if line else None) or mutator
         base = {"kind": "reply", "search": search.name, "mutator": mutator, "model": model, **head, "asked": ask.params}
         calls: list[int] = []
+        meter = self._meters.get(mutator)
+        self._writable(search)  # before anything is paid for
+        if meter:
+            meter.reserve(ask.n)
         try:
             if line:
-                answer = await line.ask(ask, head["params"], authorization)
+                answer = await line.ask(ask, head["params"], authorization, search.name)
+                meter.add(len(answer.choices), answer.usage, time.time() - started)
                 entries = [({**vars(c), "usage": None, "attempts": answer.attempts}, []) for c in answer.choices]
                 entries[0][0]["usage"] = answer.usage  # of all choices together: once, so that sums are right
             else:
@@ -198,6 +216,8 @@ class Recorder:
             raise
         finally:
             counts.seconds = round(counts.seconds + time.time() - started, 3)
+            if meter:
+                meter.release(ask.n)
         now, complete = time.time(), []
         base |= {"time": now, "seconds": round(now - started, 3), "status": "ok", "http_status": 200, "error": None}
         tags = {k: base[k] for k in ("search", "mutator", "time", "messages")} | {"kind": "proposal"}
@@ -210,9 +230,19 @@ class Recorder:
         self._writing.add(this)
         try:
             await asyncio.to_thread(search.journal.add, complete)
+        except EftError:
+            self._failed.add(search.name)
+            raise
         finally:
             self._writing.discard(this)
         return [record for record, _ in complete]
+
+    def _writable(self, search: Search) -> None:
+        """Raises EftError where a reply could not be recorded: it would be paid for and lost."""
+        self.journal.check()
+        if search.name in self._failed:
+            search.journal.probe()
+            self._failed.discard(search.name)
 
     async def _propose(
         self, search: Search, mutator: str, ask: Ask, calls: list[int]
@@ -247,7 +277,8 @@ class Recorder:
         searches = {s.name: {m: vars(c).copy() for m, c in s.counts.items()} for s in self._searches.values()}
         rows = [c for s in searches.values() for c in s.values()]
         total = {k: round(sum(r[k] for r in rows), 3) for k in vars(Counts())}
-        return {"total": total, "searches": searches, "retries": {n: line.retries for n, line in self._lines.items()}}
+        return {"total": total, "searches": searches, "retries": {n: line.retries for n, line in self._lines.items()},
+                "used": {n: meter.stats() for n, meter in self._meters.items()}}  # fmt: skip
 
 
 async def _in_thread(function: Callable[[int], Reply], call: int) -> Reply:

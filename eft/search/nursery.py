@@ -34,8 +34,14 @@ REAP_S = 0.02
 class Child:
     """A search forked by the nursery; the part of Popen's interface that its keeper needs."""
 
+    why = ""  # its log tells
+
     def __init__(self, nursery: Nursery, pid: int) -> None:
         self.nursery, self.pid = nursery, pid
+
+    def end(self) -> None:
+        """Kill it and everything that it started."""
+        process.kill(self)
 
     def poll(self) -> int | None:
         """The exit code (negative: a signal), None while it runs."""
@@ -52,9 +58,11 @@ class Child:
 
 
 class Nursery:
-    """The keeper's end. A context manager; for one thread."""
+    """The keeper's end. A context manager; for one thread. `cores`: candidates that one search may evaluate at once;
+    0: as many as there are cores."""
 
-    def __init__(self) -> None:
+    def __init__(self, cores: int = 0) -> None:
+        self._environment = process.environment() | ({process.CORES: str(cores)} if cores else {})
         self._codes: dict[int, int] = {}
         self._pids: deque[int] = deque()
         self._buffer, self._gone = b"", False
@@ -77,7 +85,7 @@ class Nursery:
         self._buffer, self._gone = b"", False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "eft.search.nursery"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env=process.environment(), start_new_session=True, bufsize=0,
+            env=self._environment, start_new_session=True, bufsize=0,
         )  # fmt: skip
 
     def start(self, spec: SearchSpec) -> Child:

@@ -89,12 +89,15 @@ def kill(process: Process, grace_s: float = 0.0) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def collect(spec: SearchSpec, returncode: int) -> SearchResult:
-    """The result of a search whose process has ended. Raises EftError with the reason where it failed."""
+def collect(spec: SearchSpec, returncode: int, why: str = "") -> SearchResult:
+    """The result of a search whose process has ended. Raises EftError with the reason (`why`, where that is known
+    already) where it failed."""
     log = spec.folder / LOG
     if returncode == 0:
         return SearchResult.load(spec.folder / RESULT)
-    if returncode < 0:
+    if why:
+        pass
+    elif returncode < 0:
         why = f"its process was ended by signal {-returncode}"
     else:
         why = last_error(log)
@@ -152,8 +155,9 @@ def die_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def holding(folder: Path) -> Iterator[None]:
-    """Hold the folder of a search; EftError where another process does: two searches in one folder would mix."""
+def holding(folder: Path, what: str = "another process") -> Iterator[None]:
+    """Hold the folder of a search (or of an evaluation, `what`); EftError where somebody else does: two in one folder
+    would mix."""
     import fcntl
 
     with open(folder / ".lock", "a") as lock:
@@ -163,7 +167,7 @@ def holding(folder: Path) -> Iterator[None]:
                 break
             except OSError:
                 if attempt == 49:
-                    raise EftError("another process is running a search in this folder", where=folder,
+                    raise EftError(f"{what} is running in this folder", where=folder,
                                    way_out="wait for it, or end it") from None  # fmt: skip
                 time.sleep(0.1)  # a killed predecessor's worker may need a moment to go
         yield
