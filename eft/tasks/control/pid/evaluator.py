@@ -26,19 +26,19 @@ DRIVER = f"""
 def drive(control, runs, move):
     scope = {{}}
     exec(move, scope)
-    plans = []
-    for plant, targets, pushes in runs:
-        state, seen, total, last, plan = (0.0, 0.0), 0.0, 0.0, None, []
-        for target, push in zip(targets, pushes):
-            error = target - seen
-            total += error * {DT}
-            change = 0.0 if last is None else (error - last) / {DT}
-            last, seen = error, state[0]
-            force = float(control(error, total, change, target))
-            plan.append(force)
-            state = scope["move"](plant, state, force, push)
-        plans.append(plan)
-    return plans
+    states = [[(0.0, 0.0), 0.0, 0.0, None, []] for _ in runs]  # position and speed, seen, total, last error, plan
+    for k in range({STEPS}):
+        calls = []
+        for (_, targets, _), state in zip(runs, states):
+            error = targets[k] - state[1]
+            state[2] += error * {DT}
+            calls.append([error, state[2], 0.0 if state[3] is None else (error - state[3]) / {DT}, targets[k]])
+            state[3], state[1] = error, state[0][0]
+        for (plant, _, pushes), state, answer in zip(runs, states, control.many(calls)):
+            force = float(answer)
+            state[4].append(force)
+            state[0] = scope["move"](plant, state[0], force, pushes[k])
+    return [state[4] for state in states]
 """
 
 
@@ -78,5 +78,10 @@ def score(value, runs):
 def evaluate(program_path, hidden=False):
     runs = HIDDEN if hidden else SEARCH
     return scoring.evaluate(
-        program_path, entry="control", driver=DRIVER, args=(runs, MOVE), score=lambda value: score(value, runs)
+        program_path,
+        entry="control",
+        driver=DRIVER,
+        apart=True,
+        args=(runs, MOVE),
+        score=lambda value: score(value, runs),
     )

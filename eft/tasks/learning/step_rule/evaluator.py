@@ -64,17 +64,21 @@ DRIVER = f"""
 def drive(step, functions):
     scope = {{}}
     exec(functions, scope)
-    paths = []
-    for height, slope, (x, y) in scope["PROBLEMS"]:
-        dx = dy = 0.0
-        path = []
-        for time in range({STEPS}):
+    problems = scope["PROBLEMS"]
+    places = [start for _, _, start in problems]
+    steps = [(0.0, 0.0) for _ in problems]
+    paths = [[] for _ in problems]
+    for time in range({STEPS}):
+        calls = []
+        for (_, slope, _), (x, y), (dx, dy) in zip(problems, places, steps):
             gx, gy = slope(x, y)
-            dx, dy = float(step(gx, dx, time)), float(step(gy, dy, time))
-            dx, dy = min(max(dx, -{BIGGEST_STEP}), {BIGGEST_STEP}), min(max(dy, -{BIGGEST_STEP}), {BIGGEST_STEP})
-            path.append([dx, dy])
-            x, y = min(max(x + dx, -10.0), 10.0), min(max(y + dy, -10.0), 10.0)
-        paths.append(path)
+            calls += [[gx, dx, time], [gy, dy, time]]
+        moves = [min(max(float(move), -{BIGGEST_STEP}), {BIGGEST_STEP}) for move in step.many(calls)]
+        steps = list(zip(moves[::2], moves[1::2]))
+        for k, (dx, dy) in enumerate(steps):
+            paths[k].append([dx, dy])
+            x, y = places[k]
+            places[k] = min(max(x + dx, -10.0), 10.0), min(max(y + dy, -10.0), 10.0)
     return paths
 """
 
@@ -106,6 +110,7 @@ def evaluate(program_path, hidden=False):
         program_path,
         entry="step",
         driver=DRIVER,
+        apart=True,
         args=(FUNCTIONS + source,),
         score=lambda value: score(value, functions),
     )

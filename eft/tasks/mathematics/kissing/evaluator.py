@@ -2,7 +2,7 @@
 
 The candidate offers vectors of integers, the directions of the balls. They are taken in turn, a vector only where its
 angle to all taken before is at least 60 degrees: 4 (u.v)^2 <= |u|^2 |v|^2 wherever u.v > 0, in integers. Only the first
-600 count; the zero vector is passed over. The raw metric is how many are taken. The score adds less than 1/126 for how
+400 count; the zero vector is passed over. The raw metric is how many are taken. The score adds less than 1/126 for how
 soon they are.
 """
 
@@ -10,7 +10,7 @@ from operator import mul
 
 from eft.tasks import scoring
 
-DIMENSION, BEST, OFFERS = 7, 126, 600
+DIMENSION, BEST, OFFERS = 7, 126, 400
 
 
 def score(value):

@@ -56,7 +56,11 @@ def function(kind, a):
         "arctangent": lambda x: (
             math.atan(x) + a * x * x / 4, 1 / (1 + x * x) + a * x / 2, -2 * x / (1 + x * x) ** 2 + a / 2
         ),
-        "hyperbola": lambda x: (x / (2 + a * x), 2 / (2 + a * x) ** 2, -4 * a / (2 + a * x) ** 3),
+        "fraction": lambda x: (
+            x * (1 + a * x) ** -0.5,
+            (1 + a * x / 2) * (1 + a * x) ** -1.5,
+            -a * (1 + a * x / 4) * (1 + a * x) ** -2.5,
+        ),
         "root": lambda x: (
             math.sqrt(1 + x * x) - 1 + a * x, x / math.sqrt(1 + x * x) + a, (1 + x * x) ** -1.5
         ),
@@ -65,7 +69,7 @@ def function(kind, a):
 
 def problems(bends, starts):
     """Every function with its bend, from every start; roots are moved away from 0."""
-    kinds = ("exponential", "cubic", "sine", "logarithm", "arctangent", "hyperbola", "root")
+    kinds = ("exponential", "cubic", "sine", "logarithm", "arctangent", "fraction", "root")
     return [
         (function(kind, bend), 0.3 + 0.2 * k, start)
         for k, (kind, bend) in enumerate(zip(kinds, bends, strict=True))

@@ -1,7 +1,7 @@
 """Smoothing of a noisy signal with outliers, sample by sample: mean squared error against the clean signal, six
 signals.
 
-The candidate's process sees the noisy samples only; the clean signals never leave this one. There are six
+The candidate's process sees the noisy samples only, one by one; the clean signals never leave this one. There are six
 hidden signals of the same kind.
 """
 
@@ -13,13 +13,12 @@ SIGNALS, SAMPLES = 6, 150
 
 DRIVER = """
 def drive(smooth, signals):
-    estimates = []
-    for samples in signals:
-        level, trend, out = samples[0], 0.0, []
-        for sample in samples:
-            level, trend = smooth(sample, level, trend)
+    states = [[samples[0], 0.0] for samples in signals]
+    estimates = [[] for _ in signals]
+    for samples in zip(*signals):
+        states = smooth.many([[sample, level, trend] for sample, (level, trend) in zip(samples, states)])
+        for (level, trend), out in zip(states, estimates):
             out.append(float(level))
-        estimates.append(out)
     return estimates
 """
 
@@ -57,5 +56,10 @@ def evaluate(program_path, hidden=False):
     signals = HIDDEN if hidden else SEARCH
     samples = [noisy for _, noisy in signals]
     return scoring.evaluate(
-        program_path, entry="smooth", driver=DRIVER, args=(samples,), score=lambda value: score(value, signals)
+        program_path,
+        entry="smooth",
+        driver=DRIVER,
+        apart=True,
+        args=(samples,),
+        score=lambda value: score(value, signals),
     )
