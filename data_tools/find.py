@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from data_tools.readers import finch, gateway, hub, openevolve, shinka
+from data_tools.readers import codeevolve, finch, gateway, hub, openevolve, shinka, skydiscover
 from data_tools.readers.search import Search, about
 from eft.errors import EftError
 
@@ -22,6 +22,8 @@ from eft.errors import EftError
 # first (SkyDiscover's checkpoints look like OpenEvolve's from outside).
 READERS: dict[str, ModuleType] = {
     "shinka": shinka,
+    "codeevolve": codeevolve,
+    "skydiscover": skydiscover,
     "openevolve": openevolve,
 }
 KNOWN = "OpenEvolve or the gateway, or like rows of the Finch-Collection"

@@ -17,7 +17,10 @@ from eft.edits import SEARCH
 EFT_FORMAT = "eft@1"
 CUSTOM_FORMAT = "custom"  # a prompt was logged, in the words of somebody's own templates
 
-_HEADER = re.compile(r"^# Current Program[ \t]*\r?\n(?:[ \t]*\r?\n)*```[^\n`]*\n", re.MULTILINE)
+# SkyDiscover puts a label and the program's metrics between the line and the fence.
+_HEADER = re.compile(
+    r"^# Current Program[ \t]*\r?\n(?:[ \t]*\r?\n)*"
+    r"(?:(?:[^`\n]*\n){0,6}?## Program Information\n(?:[^`\n]*\n){0,200}?)?```[^\n`]*\n", re.MULTILINE)  # fmt: skip
 _TASK = re.compile(r"^# Task[ \t]*\r?$", re.MULTILINE)
 _CLOSED_BEFORE_TASK = re.compile(r"\n```[ \t]*\r?\n(?:[ \t]*\r?\n)*# Task[ \t]*\r?(?:\n|\Z)")
 

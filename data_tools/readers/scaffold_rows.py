@@ -7,7 +7,7 @@ parent, is made here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,9 +111,10 @@ def same(made: str, stored: str) -> bool:
     return made == stored or made.replace("\r\n", "\n").replace("\r", "\n") == stored
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, other: Callable[[Any], Any] = lambda v: None) -> Any:
     """`value` as JSON knows it, and not too much of it: what is nested too deeply, or comes after `MOST` values, is
-    left out. Objects shared many times over (a pickle can hold 2^50 references to one list) end here."""
+    left out. Objects shared many times over (a pickle can hold 2^50 references to one list) end here. `other`: what to
+    make of what JSON does not know."""
     left = MOST
 
     def reduced(v: Any, level: int) -> Any:
@@ -131,7 +132,7 @@ def plain(value: Any) -> Any:
             return {_key(k): reduced(x, level + 1) for k, x in _some(v.items(), left)}
         if isinstance(v, list | tuple):
             return [reduced(x, level + 1) for x in _some(v, left)]
-        return None
+        return other(v)
 
     return reduced(value, 0)
 

@@ -3,15 +3,16 @@
     python -m eft.search.shinka SPEC.json
 
 The search's process writes ShinkaEvolve's settings and a small evaluation script, runs `shinka_driver.py` with the
-interpreter of ShinkaEvolve's environment (`make scaffold-env`, or EFT_SHINKA_PYTHON), and tallies what came of it. Asked
-goes through the gateway, evaluated is with `eft.tasks.evaluate` in this environment, so isolation is the same as for any
-other scaffold. Each generation is one reply: no second attempts, no resampling, no novelty rejection, no meta models.
+interpreter of ShinkaEvolve's environment (`make scaffold-env`, or EFT_SHINKA_PYTHON), and tallies what came of it.
+Questions go through the gateway; candidates are evaluated by `eft.tasks.evaluate` in this environment, as isolated as
+under any other scaffold. Each generation is one reply: no second attempts, no resampling, no novelty rejection, no
+models beside the mutator.
 
-It leaves, beside what every search leaves: shinka/programs.sqlite and shinka/gen_N/, as anybody's ShinkaEvolve run does.
+It leaves, beside what every search leaves: shinka/programs.sqlite and shinka/gen_N/, as any run of ShinkaEvolve does.
 
-Limits: the prompt is ShinkaEvolve's own (`shinka@0`), whatever `prompt_format` says; `top_p` is not sent (it has no such
-setting: force it at the gateway); started again, a search asks anew where ShinkaEvolve chose otherwise than before, and
-the gateway answers the questions that came out the same.
+Limits: the prompt is ShinkaEvolve's own (`shinka@0`), whatever `prompt_format` says; `top_p` is not sent (it has no
+such setting: force it at the gateway); started again, a search asks anew where ShinkaEvolve chose otherwise than
+before, and the gateway answers the questions that came out the same.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from typing import Any
 from eft import resources
 from eft.errors import EftError
 from eft.manifest import write_json, write_text
+from eft.records import Validity
 from eft.search import process
 from eft.search.evaluator import Scorer
 from eft.search.openevolve import write_run
@@ -174,14 +176,13 @@ def evaluated(folder: Path, program: Path) -> dict[str, Any]:
     """ShinkaEvolve's two result files for one candidate: metrics.json and correct.json."""
     scorer = Scorer.beside(folder / EVALUATE)
     evaluation = scorer.evaluate(program.read_text(encoding="utf-8"))
-    told = scorer.told(evaluation)
-    error = told.pop("error", None)
-    score = told.pop("combined_score", None)
+    told, valid = scorer.told(evaluation), evaluation.validity == Validity.VALID
+    error, score = told.pop("error", None), told.pop("combined_score", 0.0)
     words = "\n".join(f"{k}: {v}" for k, v in (evaluation.artifacts or {}).items())
     return {
-        "metrics.json": {"combined_score": 0.0 if score is None else score, "public": told, "private": {},
+        "metrics.json": {"combined_score": score if valid else 0.0, "public": told, "private": {},
                          "text_feedback": words[:4000]},
-        "correct.json": {"correct": score is not None, "error": None if error is None else str(error)},
+        "correct.json": {"correct": valid, "error": None if error is None else str(error)},
     }  # fmt: skip
 
 
@@ -209,13 +210,15 @@ def _failed(folder: Path, generation: int) -> Attempt | None:
     if attempt is None:
         return None
     try:
-        why = json.loads((attempt / "metadata.json").read_text(encoding="utf-8")).get("error_msg") or "no program"
+        said = json.loads((attempt / "metadata.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        why = "no program"
-    reply = attempt / "llm_response.txt"
-    if not reply.exists():
-        return Attempt(generation, "", None, error=f"{NO_ANSWER}: {why}")
-    return Attempt(generation, "", reply.read_text(encoding="utf-8"), error=why)
+        said = {}
+    why, reply = said.get("error_msg") or "no program", attempt / "llm_response.txt"
+    if reply.exists():
+        return Attempt(generation, "", reply.read_text(encoding="utf-8"), error=why)
+    if "llm_cost" in said:  # there was a reply, an empty one
+        return Attempt(generation, "", "", error=why)
+    return Attempt(generation, "", None, error=f"{NO_ANSWER}: {why}")
 
 
 if __name__ == "__main__":
