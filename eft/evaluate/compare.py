@@ -123,7 +123,7 @@ def pair(
     """The paired comparison of two mutators; searches without a partner are counted, not used. Not yet adjusted for
     other comparisons (`adjust`). `tasks`: for relative gains and proposals to reach the reference's best."""
     gaps, raws = differences(mine.gaps, theirs.gaps), differences(mine.raws, theirs.raws)
-    flat = [d for seeds in raws.values() for d in seeds.values()]
+    flat = [d for seeds in raws.values() for d in seeds.values()] + _one_sided(mine, theirs)
     wins, losses = sum(d > 0 for d in flat), sum(d < 0 for d in flat)
     means = [(task, math.fsum(seeds.values()) / len(seeds)) for task, seeds in gaps.items() if seeds]
     relative = _relative(mine.raws, theirs.raws, tasks or {})
@@ -131,13 +131,23 @@ def pair(
         mutator=name, reference=reference, difference=mean_interval(gaps, draws=draws),
         wins=wins, ties=len(flat) - wins - losses, losses=losses,
         tasks=tuple(sorted(means, key=lambda t: (t[1], t[0]))),
-        unpaired=sum(len(s) for s in mine.raws.values()) - len(flat),
+        unpaired=sum(len(seeds.keys() - theirs.searches.get(t, {}).keys()) for t, seeds in mine.searches.items()),
         area=mean_interval(differences(mine.areas, theirs.areas), draws=draws),
         relative=math.fsum(relative) / len(relative) if relative else None, relative_tasks=len(relative),
         over_searches=significance.wilcoxon([d for seeds in gaps.values() for d in seeds.values()]),
         over_tasks=significance.wilcoxon([d for _, d in means]) if len(means) > 1 else None,
         by_sign=significance.sign(wins, losses), reach=_reach(mine, theirs, tasks or {}),
     )  # fmt: skip
+
+
+def _one_sided(mine: Found, theirs: Found) -> list[float]:
+    """1 for every paired search where only mine found a valid program at all, -1 where only theirs did."""
+    found = []
+    for task, seeds in mine.searches.items():
+        for seed in seeds.keys() & theirs.searches.get(task, {}).keys():
+            sides = [seed in side.raws.get(task, {}) for side in (mine, theirs)]
+            found += [float(sides[0] - sides[1])] if sides[0] != sides[1] else []
+    return found
 
 
 def _relative(mine: Values, theirs: Values, tasks: Mapping[str, TaskInfo]) -> list[float]:

@@ -110,7 +110,7 @@ def results(
 
 
 def rich(seeds: int = 5, iterations: int = 40, random: int = 3) -> Results:
-    """Everything at once: two scaffolds, hidden instances, a format control, the base in two forms, lineage, domains."""
+    """Everything at once: two scaffolds, hidden instances, a format control, the base in two forms, lineage."""
     rng = np.random.default_rng(random)
     domains = ("routing", "policies", "control", "signals", "packing", "numerics")
     tasks = tuple(

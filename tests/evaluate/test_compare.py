@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from made_up_results import MAX, MIN, ZERO, evaluation, results
 
 from eft.evaluate.compare import Found, band, compare, gap_closed, pair, pairings, relative_gain
-from eft.evaluate.results import MutatorInfo, from_json, to_json
+from eft.evaluate.results import MutatorInfo, Results, Search, from_json, to_json
 
 numbers = st.floats(-100, 100, allow_nan=False)
 
@@ -135,3 +135,117 @@ def test_order_of_searches_does_not_matter():
 def test_results_survive_the_file():
     r = results(seeds=2, iterations=5, hostile=True)
     assert from_json(to_json(r)) == r
+
+
+def tuned(found, tasks=(MAX,), **change) -> Results:
+    return dataclasses.replace(evaluation(found, tasks), **change)
+
+
+def final(r: Results, **by_mutator: float | None) -> Results:
+    """The same searches, evaluated on hidden instances: `mutator=value`."""
+    return dataclasses.replace(r, searches=tuple(
+        dataclasses.replace(s, final_raw=by_mutator[s.mutator], start_final_raw=0.1) for s in r.searches))  # fmt: skip
+
+
+def test_hidden_instances_decide():
+    """What looked better to the search is worse where it counts, and a crash there is worth the start program."""
+    task = dataclasses.replace(MAX, has_hidden=True, hidden_start_raw=0.1, hidden_best_known=0.6)
+    r = tuned({"base": {"hits": [0.3, 0.3]}, "sft": {"hits": [0.6, 0.6]}}, (task,))
+    (p,) = compare(final(r, base=0.4, sft=0.3), draws=50).pairs
+    assert p.difference is not None and p.difference.point == pytest.approx(-0.2) and p.losses == 2
+    c = compare(final(r, base=0.4, sft=None), draws=50)
+    assert c.hidden == ("hits",) and c.pairs[0].difference.point == pytest.approx(-0.6)  # type: ignore[union-attr]
+    assert any(u.mutator == "sft" and "2 of its best programs failed there" in u.why for u in c.undefined)
+
+
+def test_some_final_values_are_not_mixed_with_others():
+    task = dataclasses.replace(MAX, has_hidden=True)
+    r = tuned({"base": {"hits": [0.3, 0.3]}, "sft": {"hits": [0.6, 0.6]}}, (task,))
+    one = dataclasses.replace(r.searches[0], final_raw=0.9, start_final_raw=0.1)
+    c = compare(dataclasses.replace(r, searches=(one, *r.searches[1:])), draws=50)
+    assert c.hidden == () and c.pairs[0].difference.point == pytest.approx(0.6)  # type: ignore[union-attr]
+    assert any("only some searches were evaluated" in u.why for u in c.undefined)
+    assert any("do not have it" in u.why for u in compare(r, draws=50).undefined)
+
+
+def test_relative_gain_of_the_suite_is_the_mean_where_it_is_defined():
+    found = {"base": {"tour": [8.0], "zero": [0.0]}, "sft": {"tour": [6.0], "zero": [1.0]}}
+    (p,) = compare(tuned(found, (MIN, ZERO)), draws=50).pairs
+    assert p.relative == pytest.approx(0.25) and p.relative_tasks == 1
+
+
+def test_proposals_to_reach_the_base():
+    """Seed 0 is there after 1 proposal of base's 3, seed 1 never, and where base found nothing there is no number."""
+    curves = {("base", 0): (0.2, 0.2, 0.3, 0.4), ("base", 1): (0.2, 0.5, 0.5, 0.5), ("base", 2): (0.2,) * 4}
+    curves |= {("sft", 0): (0.2, 0.4, 0.4, 0.4), ("sft", 1): (0.2, 0.2, 0.3, 0.3), ("sft", 2): (0.2, 0.3, 0.3, 0.3)}
+    r = tuned({m: {"hits": [curves[m, k][-1] for k in range(3)]} for m in ("base", "sft")})
+    searches = tuple(dataclasses.replace(s, curve=curves[s.mutator, s.seed]) for s in r.searches)
+    r = dataclasses.replace(r, searches=searches)
+    reach = compare(r, draws=50).pairs[0].reach
+    assert reach is not None and (reach.pairs, reach.reached, reach.idle) == (2, 1, 1)
+    assert reach.median is None and reach.reference == 3
+
+
+def test_scaffolds_are_kept_apart():
+    r = tuned({"base": {"hits": [0.3] * 2}, "sft": {"hits": [0.4] * 2}})
+    other = [dataclasses.replace(s, scaffold="tournament", best_raw=0.9 if s.mutator == "sft" else 0.2)
+             for s in r.searches]  # fmt: skip
+    samples = [Search("n", "hits", k, best_raw=0.35, scaffold="best_of_n") for k in range(2)]
+    r = dataclasses.replace(r, searches=(*r.searches, *other, *samples),
+                            mutators=(*r.mutators, MutatorInfo("n", "best_of_n", "control", of="sft")))  # fmt: skip
+    c = compare(r, draws=50)
+    assert c.scaffolds == ("openevolve", "tournament")
+    points = {(p.mutator, p.reference): p.difference.point for p in c.pairs if p.difference}
+    assert points == pytest.approx({
+        ("sft · openevolve", "base · openevolve"): 0.2, ("sft · openevolve", "n"): 0.1,
+        ("sft · tournament", "base · tournament"): 1.4, ("sft · tournament", "n"): 1.1,
+    })  # fmt: skip
+
+
+def test_the_base_is_compared_in_its_better_form():
+    r = tuned({"base": {"hits": [0.25] * 2}, "sft": {"hits": [0.4] * 2}, "rewritten": {"hits": [0.45] * 2}})
+    base = dataclasses.replace(r.mutators[0], model="m", edit="diff")
+    other = dataclasses.replace(base, name="rewritten", edit="rewrite")
+    r = dataclasses.replace(r, mutators=(base, r.mutators[1], other))
+    c = compare(r, draws=50)
+    assert [(p.mutator, p.reference, p.losses) for p in c.pairs] == [("sft", "rewritten", 2)]
+    assert "better one is the reference: rewritten" in c.notes[0]
+    cell = next(c for c in c.cells if c.mutator == "sft")
+    assert cell.gain_base == pytest.approx((0.4 - 0.45) / 0.45)
+
+
+def test_gain_by_domain():
+    tasks = tuple(dataclasses.replace(MAX, name=n, domain=d) for n, d in (("a", "x"), ("b", "x"), ("c", "y")))
+    found = {"base": {n: [0.2] for n in "abc"}, "sft": {"a": [0.7], "b": [0.45], "c": [0.1]}}
+    r = tuned(found, tasks)
+    r = dataclasses.replace(r, mutators=(r.mutators[0], dataclasses.replace(r.mutators[1], trained_on=("x",))))
+    (t,) = compare(r, draws=50).transfer
+    assert (t.mutator, t.reference, t.trained_on) == ("sft", "base", ("x",))
+    assert {d: m.point for d, m in t.gains if m} == pytest.approx({"x": 0.75, "y": -0.2})
+
+
+def test_not_a_number_is_missing_and_said():
+    r = tuned({"base": {"hits": [0.3, 0.3]}, "sft": {"hits": [float("nan"), 0.5]}})
+    c = compare(r, draws=50)
+    assert c.pairs[0].wins == 1 and c.pairs[0].difference.values == 1  # type: ignore[union-attr]
+    worse = tuned({"base": {"hits": [0.3]}, "sft": {"hits": [float("nan")]}})
+    assert ("best value", "sft") in {(u.what, u.mutator) for u in compare(worse, draws=50).undefined}
+
+
+def test_what_a_difference_needs():
+    values = {"base": [0.2, 0.3, 0.2, 0.3], "sft": [0.25, 0.2, 0.5, 0.3]}
+    found = {m: dict.fromkeys("abcdefgh", v) for m, v in values.items()}
+    r = tuned(found, tuple(dataclasses.replace(MAX, name=n) for n in "abcdefgh"))
+    (p,) = compare(r, draws=50).pairs
+    assert p.needs is not None and p.needs.seeds is not None and 2 <= p.needs.seeds <= 10
+    assert p.needs.tasks == 6  # the tasks agree exactly: only the test's own least number is left
+    assert p.needs.seen_here is not None and p.needs.seen_here > 0
+    one = compare(tuned({"base": {"hits": [0.2]}, "sft": {"hits": [0.3]}}), draws=50).pairs[0]
+    assert one.needs is not None and one.needs.seeds is None and one.needs.tasks is None
+
+
+def test_finding_nothing_loses_to_finding_something():
+    """Where the start program is invalid there is no gap, and a search may end without any value."""
+    task = dataclasses.replace(MAX, start_raw=None)
+    (p,) = compare(tuned({"base": {"hits": [None, 0.4]}, "sft": {"hits": [0.3, None]}}, (task,)), draws=50).pairs
+    assert p.difference is None and (p.wins, p.ties, p.losses, p.unpaired) == (1, 0, 1, 0)
