@@ -3,11 +3,16 @@
 A suite is a YAML file with lists of task names (shipped ones, or folders relative to the file) under `train`,
 `validation`, `gate` and `heldout`. No task, and no family of tasks, may serve two roles: what a mutator has trained on
 proves nothing about it. `load_suite` refuses a suite that breaks this.
+
+A suite may also name tasks of others that do not come with this package, under `external`: a list of {role, task, how}.
+They count where their folders exist below $EFT_TASKS (default: ./tasks), as `eft tasks import` writes them; the rest is
+the suite's `missing`, with `how` to get each.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,6 +29,15 @@ SHOWN = ("domain", "family", "raw_metric", "direction", "seed_raw", "seed_score"
 
 
 @dataclass(frozen=True)
+class Missing:
+    """A task that a suite names and that is not here; `how` says where it comes from."""
+
+    role: str
+    task: str
+    how: str
+
+
+@dataclass(frozen=True)
 class Suite:
     """Names of tasks by role, in the order of the file; `find_task` takes each of them."""
 
@@ -32,6 +46,7 @@ class Suite:
     validation: tuple[str, ...] = ()
     gate: tuple[str, ...] = ()
     heldout: tuple[str, ...] = ()
+    missing: tuple[Missing, ...] = ()
 
     def role(self, task: str) -> str:
         """The role of a task by name, "" where the suite does not name it."""
@@ -55,10 +70,11 @@ def load_suite(name_or_path: str | Path) -> Suite:
     if not file.is_file():
         raise UsageError(f"there is no suite '{text}'", way_out=nearest(text, suite_names()) + ", or give a YAML file")
     data = read_yaml(file)
-    unknown = set(data) - {*ROLES, "name"}
+    unknown = set(data) - {*ROLES, "name", "external"}
     if unknown:
         key = sorted(unknown)[0]
         raise UsageError(f"a suite has no role '{key}'", where=file, way_out=nearest(key, ROLES))
+    found, missing = _external(data.get("external") or [], file)
     roles: dict[str, tuple[str, ...]] = {}
     owner: dict[str, tuple[str, str]] = {}  # family -> (role, task)
     for role in ROLES:
@@ -66,7 +82,7 @@ def load_suite(name_or_path: str | Path) -> Suite:
         if not isinstance(entries, list) or not all(isinstance(e, str) for e in entries):
             raise UsageError(f"'{role}' must be a list of task names", where=file)
         names = []
-        for entry in entries:
+        for entry in [*entries, *found[role]]:
             folder = file.parent / entry
             task = find_task(folder if (folder / "evaluator.py").is_file() else entry)
             known_role, known_task = owner.setdefault(task.family, (role, task.name))
@@ -81,7 +97,27 @@ def load_suite(name_or_path: str | Path) -> Suite:
         if len(set(names)) != len(names):
             raise UsageError(f"'{role}' names a task twice", where=file)
         roles[role] = tuple(names)
-    return Suite(name=str(data.get("name") or file.stem), **roles)
+    return Suite(name=str(data.get("name") or file.stem), missing=tuple(missing), **roles)
+
+
+def external_folder() -> Path:
+    """Where tasks of others lie: $EFT_TASKS, or ./tasks."""
+    return Path(os.environ.get("EFT_TASKS") or "tasks").resolve()
+
+
+def _external(entries: Any, file: Path) -> tuple[dict[str, list[str]], list[Missing]]:
+    """(folders of the external tasks that are here, by role; those that are not)."""
+    found: dict[str, list[str]] = {role: [] for role in ROLES}
+    missing = []
+    for entry in entries if isinstance(entries, list) else [entries]:
+        if not isinstance(entry, dict) or set(entry) != {"role", "task", "how"} or entry["role"] not in ROLES:
+            raise UsageError("an entry of `external` must be {role, task, how}", where=file, why=f"it is {entry!r}")
+        folder = external_folder() / str(entry["task"])
+        if (folder / "evaluator.py").is_file():
+            found[entry["role"]].append(str(folder))
+        else:
+            missing.append(Missing(entry["role"], str(entry["task"]), str(entry["how"])))
+    return found, missing
 
 
 # ---- eft tasks ---------------------------------------------------------------------------------------------------
@@ -117,7 +153,11 @@ def run(config: Config) -> dict[str, Any]:
     print(table(columns, rows))
     level = sandbox.describe()
     print(f"\n{len(rows)} tasks of suite '{suite.name}'; candidates run in: {level}")
-    return {"verb": "tasks", "suite": suite.name, "sandbox": level, "tasks": rows}
+    missing = [asdict(m) for m in suite.missing if config.role in (None, m.role)]
+    if missing:
+        print(f"\n{len(missing)} more are not here (looked for below {external_folder()}):")
+        print(table(("role", "task", "how"), missing))
+    return {"verb": "tasks", "suite": suite.name, "sandbox": level, "tasks": rows, "missing": missing}
 
 
 def table(columns: tuple[str, ...], rows: list[dict[str, Any]]) -> str:
