@@ -71,7 +71,7 @@ def discard(config: Config) -> None:
     out = config.out()
     if not out.is_dir():
         return
-    with holding(out, "another evaluation"), manifest.clear_disk_errors(out):
+    with holding(out, "another evaluation", wait_s=0.5), manifest.clear_disk_errors(out):
         (out / manifest.NAME).unlink(missing_ok=True)
         (out / tables.NAME).unlink(missing_ok=True)
         for name in config.mutators:
@@ -244,7 +244,7 @@ def run(config: Config) -> Path:
     servers.check(config, plan)
     with manifest.clear_disk_errors(config.out()):
         config.out().mkdir(parents=True, exist_ok=True)
-    with holding(config.out(), "another evaluation"):
+    with holding(config.out(), "another evaluation", wait_s=0.5):
         return _run(config, plan)
 
 

@@ -95,7 +95,7 @@ def _made(config: Config, plan: Plan, name: str, model: str) -> Path | str:
         if json.loads((folder / "made.json").read_text()) == stamp:
             return folder
     print(f"evaluate: writing {model} to {folder}", file=sys.stderr, flush=True)
-    command = [sys.executable, "-m", "eft.evaluate.materialise", str(place), str(folder)]
+    command = [sys.executable, "-m", "eft.models.materialise", str(place), str(folder)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
         raise EftError(

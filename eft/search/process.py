@@ -155,18 +155,19 @@ def die_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def holding(folder: Path, what: str = "another process") -> Iterator[None]:
-    """Hold the folder of a search (or of an evaluation, `what`); EftError where somebody else does: two in one folder
-    would mix."""
+def holding(folder: Path, what: str = "another process", wait_s: float = 5.0) -> Iterator[None]:
+    """Hold the folder of a search (or of an evaluation, `what`); EftError where somebody else does, still after
+    `wait_s`: two in one folder would mix."""
     import fcntl
 
     with open(folder / ".lock", "a") as lock:
-        for attempt in range(50):
+        deadline = time.monotonic() + wait_s
+        while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError:
-                if attempt == 49:
+                if time.monotonic() > deadline:
                     raise EftError(f"{what} is running in this folder", where=folder,
                                    way_out="wait for it, or end it") from None  # fmt: skip
                 time.sleep(0.1)  # a killed predecessor's worker may need a moment to go
