@@ -35,7 +35,7 @@ def drive(route, prompts):
     return [route(prompt, name) for prompt, name in prompts]
 """
 
-EVALUATOR = '''"""Routing prompts to models, by the table of Frontier-CS's llm_router. Imported by `eft tasks import`."""
+EVALUATOR = '''"""Routing prompts to models, by the table of Frontier-CS's llm_router. Imported (eft tasks import)."""
 
 from pathlib import Path
 

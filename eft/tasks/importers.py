@@ -192,14 +192,13 @@ PUBLIC: dict[str, tuple[str, dict[str, Any]]] = {
 
 def openevolve(source: Path, config: Config) -> list[Draft]:
     """A folder in OpenEvolve's format, or all such folders right below it."""
-    folders = [source] if _evaluator(source) else sorted(
-        p for p in source.iterdir() if p.is_dir() and _evaluator(p) and list(p.glob("initial_program.*"))
-    )  # fmt: skip
+    below = [] if source.is_file() else sorted(p for p in source.iterdir() if list(p.glob("initial_program.*")))
+    folders = [source] if _evaluator(source) else [p for p in below if _evaluator(p)]
     folders = [f for f in folders if not config.task or f.name in config.task]
     if not folders:
         raise UsageError("there is no task in OpenEvolve's format", where=source,
-                         why="no evaluator.py (or evaluator/evaluator.py) with an initial_program beside it, here or one"
-                             " level below")  # fmt: skip
+                         why="no evaluator.py (or evaluator/evaluator.py) with an initial_program beside it, here or"
+                             " one level below")  # fmt: skip
     if config.name and len(folders) > 1:
         raise UsageError("--name is for one task", why=f"{len(folders)} were found", way_out="choose one with --task")
     drafts = []

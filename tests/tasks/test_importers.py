@@ -186,7 +186,7 @@ def test_the_router_hides_half_of_the_prompts(tmp_path):
     (done,) = bring("llm-router", tmp_path / "table.csv", tmp_path / "out")
     task = load_task(done["folder"])
     best = "def route(prompt, eval_name):\n    return 'expensive' if len(prompt) > 900 else 'cheap'\n"
-    assert evaluate(task, best).raw == pytest.approx(100) and evaluate(task, best, hidden=True).raw == pytest.approx(100)
+    assert [evaluate(task, best, hidden=h).raw for h in (False, True)] == pytest.approx([100, 100])
     assert task.seed_raw < 100 and evaluate(task, best.replace("cheap", "free")).score is None
     assert evaluate(task, best.replace("cheap", "expensive")).score > 0, "worse than nothing is still a score"
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
