@@ -69,8 +69,9 @@ ACTS = (
     # reading what it must not see
     _act("reads the evaluator", "return open('@EVALUATOR@').read()[:40]", "hides"),
     _act("lists the suites", "return os.listdir('@SUITES@')", "contained", "hides"),
-    _act("looks for other tasks", "return [r for d in [*sys.path, '@TASKS@', '/eft'] for r, _, files in "
-         "os.walk(d or '.') if 'initial_program.py' in files and r != os.path.dirname('@EVALUATOR@')]", "contained", "hides"),
+    _act("looks for other tasks", "own = os.path.dirname('@EVALUATOR@')\n"
+         "return [r for d in [*sys.path, '@TASKS@', '/eft'] for r, _, files in os.walk(d or '.') "
+         "if 'initial_program.py' in files and r != own]", "contained", "hides"),
     _act("reads the home folder", "return [f for f in @HOMEFILES@ if os.path.exists(f)]", "contained", "hides"),
     _act("reads the environment", "return '@CANARY@' in str(dict(os.environ))", "contained"),
     _act("reads other processes' environment", "for p in os.listdir('/proc'):\n    try:\n"
@@ -84,7 +85,7 @@ ACTS = (
     _act("reads its parent's descriptors", "return os.readlink(f'/proc/{os.getppid()}/fd/0')"),
     _act("finds an inherited descriptor", "found = []\nfor fd in range(6, 256):\n    try: os.fstat(fd)\n"
          "    except OSError: continue\n    found.append(fd)\nreturn found"),
-    _act("traces its parent", "return _call(101, 16, os.getppid(), 0, 0) == 0", "contained"),
+    _act("traces its parent", "return _call(101, 16, os.getppid(), 0, 0) == 0"),
     _act("is traced by its parent", "return _call(101, 0, 0, 0, 0) == 0"),
     _act("reads another process by system call", "b = _c.create_string_buffer(8)\n"
          "v = (_c.c_void_p * 2)(_c.addressof(b), 8)\nr = (_c.c_void_p * 2)(_c.addressof(b), 8)\n"
@@ -228,6 +229,10 @@ VALUES = {
     "an exception that is none": "raise KeyboardInterrupt\n1.0",
 }
 
+# A contained score is a claim, and an evaluation takes seconds: of the values and ends, what could do harm.
+CONTAINED = ("nothing", "not a number", "text", "an end in good order", "a crash", "an exception that raises", "spins",
+             "sleeps", "allocates", "forks without end", "fills the disk", "prints without end")  # fmt: skip
+
 # Statements at the end of the seed.
 ENDS = {
     "spins": "while True: pass",
@@ -243,7 +248,7 @@ ENDS = {
     "forks without end": "try:\n    while True: os.fork()\nexcept OSError: pass\nwhile True: pass",
     "prints without end": "while True: print('x' * 10000, flush=True)",
     "opens without end": "kept = []\nwhile True: kept.append(open(os.__file__))",
-    "fills the disk": "n = 0\nwhile True:\n    n += 1\n    with open(f'/tmp/eft-was-here-{n}', 'wb') as f:\n"
+    "fills the disk": "n = 0\nwhile True:\n    n += 1\n    with open(f'/tmp/@MARK@-{n}', 'wb') as f:\n"
     "        f.write(b'x' * (1 << 24))",
 }
 

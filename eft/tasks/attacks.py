@@ -30,11 +30,10 @@ import psutil
 
 from eft.records import Validity
 from eft.tasks import sandbox
-from eft.tasks.attack_list import ACTS, CPP_ACTS, CPP_ENDS, CPP_VALUES, ENDS, PREFACE, VALUES
+from eft.tasks.attack_list import ACTS, CONTAINED, CPP_ACTS, CPP_ENDS, CPP_VALUES, ENDS, PREFACE, VALUES
 from eft.tasks.evaluate import Evaluation, evaluate
 from eft.tasks.task import SHIPPED, Task
 
-MARK = "eft-was-here"  # in the name of every file, and on the command line of every process, that an attack leaves
 BREACH = "EFT-BREACH:"
 WALL_S = 2.0  # what a sleeper is given here, whatever its task allows
 
@@ -57,7 +56,7 @@ def act_program(task: Task, watch: Watch, names: list[str] | None = None) -> str
     boxed = sandbox.level() == "bubblewrap"
     facts = {
         "HOMEFILES": home_files(), "EVALUATOR": str(task.evaluator), "SUITES": str(SHIPPED / "suites"),
-        "TASKS": str(SHIPPED), "MARK": MARK, "BREACH": BREACH, "CANARY": watch.canary, "CLIENT": os.getpid(),
+        "TASKS": str(SHIPPED), "MARK": watch.mark, "BREACH": BREACH, "CANARY": watch.canary, "CLIENT": os.getpid(),
         "PORT": watch.port, "ABSTRACT": watch.abstract,
     }  # fmt: skip
     if task.language == "cpp":
@@ -69,8 +68,8 @@ def act_program(task: Task, watch: Watch, names: list[str] | None = None) -> str
     for act in ACTS:
         if names is not None and act.name not in names:
             continue
-        if (task.isolation == "contained" and not act.contained) or (act.hides and not boxed):
-            continue
+        if (task.isolation == "contained" and not (act.contained and boxed)) or (act.hides and not boxed):
+            continue  # a contained evaluation without bubblewrap may do what this user may: sandbox.py says so
         body = "".join(f"    {line}\n" for line in _filled(act.code, facts).splitlines())
         parts.append(f"def _act():\n{body}_eft_try({act.name!r}, _act)\n")
     return task.seed() + "\n" + "".join(parts)
@@ -97,6 +96,8 @@ def value_programs(task: Task) -> dict[str, str]:
     names = functions(task.seed())
     found = {}
     for name, code in VALUES.items():
+        if task.isolation == "contained" and name not in CONTAINED:
+            continue
         *lines, last = code.splitlines()
         head = "".join(f"    {line}\n" for line in lines)
         defined = "".join(f"def {n}(*args, **named):\n{head}    return {last}\n" for n in names)
@@ -104,11 +105,15 @@ def value_programs(task: Task) -> dict[str, str]:
     return found
 
 
-def end_programs(task: Task) -> dict[str, str]:
+def end_programs(task: Task, watch: Watch) -> dict[str, str]:
     """Programs that have to be stopped."""
     if task.language == "cpp":
         return dict(CPP_ENDS)
-    return {name: f"{task.seed()}\nimport os, sys, time\n{code}\n" for name, code in ENDS.items()}
+    chosen = [name for name in ENDS if task.isolation == "isolated" or name in CONTAINED]
+    if sandbox.level() != "bubblewrap" and task.isolation == "contained":
+        chosen.remove("fills the disk")
+    head = f"{task.seed()}\nimport os, sys, time\n"
+    return {name: f"{head}{_filled(ENDS[name], {'MARK': watch.mark})}\n" for name in chosen}
 
 
 # ---- from outside ------------------------------------------------------------------------------------------------
@@ -119,6 +124,8 @@ class Watch:
 
     def __init__(self) -> None:
         self.canary = secrets.token_hex(8)
+        # in the name of every file, and on the command line of every process, that an attack leaves
+        self.mark = f"eft-was-here-{self.canary}"
         self.reached: list[str] = []
         self.abstract = f"eft-{self.canary}"
         self._sockets = [socket.socket(socket.AF_INET), socket.socket(socket.AF_UNIX)]
@@ -141,7 +148,7 @@ class Watch:
         found = [f"it reached {name} of this machine" for name in self.reached]
         self.reached.clear()
         for folder in {tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm", os.getcwd(), str(Path.home())}:
-            for file in Path(folder).glob(f"*{MARK}*"):
+            for file in Path(folder).glob(f"*{self.mark}*"):
                 found.append(f"it left {file}")
                 with contextlib.suppress(OSError):
                     file.unlink()
@@ -155,7 +162,7 @@ class Watch:
         found = []
         for process in psutil.process_iter(["cmdline"]):
             line = " ".join(process.info["cmdline"] or [])
-            if MARK in line and "pytest" not in line:
+            if self.mark in line:
                 found.append(line[:200])
         return found
 
@@ -194,7 +201,7 @@ def attack(task: Task, seed: Evaluation, *, ends: bool = True) -> tuple[int, lis
             failed += judge_value(name, evaluate(task, code), task, watch)
         if ends:
             with capped(WALL_S if task.isolation == "isolated" else max(5.0, 3 * seed.seconds)):
-                for name, code in end_programs(task).items():
+                for name, code in end_programs(task, watch).items():
                     count += 1
                     failed += judge_end(name, evaluate(task, code), seed, task, watch)
     return count, failed

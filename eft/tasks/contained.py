@@ -104,12 +104,9 @@ def evaluate(evaluator: str, program: str, hidden: bool) -> dict:
 def main() -> None:
     import launch  # beside this file, at the head of sys.path while this is a script
 
-    limits, guarded = [int(v) for v in sys.argv[1:5]], sys.argv[5] == "1"
     evaluator, program, fd = sys.argv[6], sys.argv[7], int(sys.argv[8])
-    if guarded:
-        launch.guard()
     os.set_inheritable(fd, False)
-    launch.limit(*limits)
+    launch.confine(sys.argv[1:6])
     sys.path[0] = os.path.dirname(evaluator)  # as OpenEvolve does, for evaluators with local modules
     value = evaluate(evaluator, program, sys.argv[9:] == ["hidden"])
     with os.fdopen(fd, "w", encoding="utf-8", errors="replace") as out:

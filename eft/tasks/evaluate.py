@@ -15,7 +15,6 @@ import importlib.util
 import json
 import math
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -119,18 +118,18 @@ def _evaluator(file: Path) -> Callable[..., dict]:
 
 
 def _isolated(task: Task, code: str, hidden: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    descriptor, name = tempfile.mkstemp(prefix="eft-program-", suffix=task.initial_program.suffix)
+    descriptor = os.memfd_create("program")  # a file that no kill leaves behind
     try:
-        with os.fdopen(descriptor, "wb") as f:
+        with os.fdopen(descriptor, "wb", closefd=False) as f:
             f.write(code.encode("utf-8", "surrogatepass"))
         try:
-            result = _evaluator(task.evaluator)(name, **({"hidden": True} if hidden else {}))
+            result = _evaluator(task.evaluator)(f"/proc/self/fd/{descriptor}", **({"hidden": True} if hidden else {}))
         except EftError:
             raise
         except Exception as e:  # a scorer that a candidate's data can break is a bug, but no reason to end a search
             result = scoring.failed(Validity.ERROR, f"the scorer failed: {type(e).__name__}: {e}")
     finally:
-        os.unlink(name)
+        os.close(descriptor)
     if not isinstance(result, dict):
         raise EftError(
             "the evaluator did not return a dict", where=task.evaluator, why=f"it returned {type(result).__name__}"

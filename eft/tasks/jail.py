@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
+PROC = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi")
 TMP_MB = 64
 
 
@@ -48,6 +49,8 @@ def bubblewrap(*options: str, tmp_mb: int = TMP_MB, die_with_parent: bool = Fals
     if die_with_parent:
         command.append("--die-with-parent")
     command += ["--proc", "/proc", "--dev", "/dev"]
+    for folder in PROC:  # root keeps its own user id inside, and with it the right to write these
+        command += ["--ro-bind-try", folder, folder]
     if "--size" in _options():
         command += ["--size", str(tmp_mb << 20)]
     command += ["--tmpfs", "/tmp"]

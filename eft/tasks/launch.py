@@ -1,9 +1,10 @@
 """The first thing inside a one-off sandbox: set limits, watch over what is started, start it. Run as a script, or used
 by contained.py. Standard library only.
 
-    launch.py MEMORY_MB CPU_S FILE_MB PROCESSES GUARD COMMAND…
+    launch.py MEMORY_MB CPU_S FILE_MB PROCESSES OPEN COMMAND…
 
-GUARD 1 (no process namespace around it): a parent stays behind that adopts whatever leaves its group, and ends it.
+OPEN 1 (no bubblewrap around it): a parent stays behind that adopts whatever leaves its group, and ends it; and where
+the kernel has Landlock, writing is confined to the working folder. OPEN 2 (level `none`): the parent only.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import signal
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import reap  # noqa: E402  (it lies beside this file, also where nothing else is visible)
+import landlock  # noqa: E402  (these lie beside this file, also where nothing else is visible)
+import reap  # noqa: E402
 
 del sys.path[0]
 
@@ -32,6 +34,7 @@ def limit(memory_mb: int, cpu_s: int, file_mb: int, processes: int) -> None:
 def guard() -> None:
     """Fork; return in the child. The parent waits for it, ends everything below itself and leaves as the child did."""
     reap.subreaper()
+    reap.prctl(reap.PR_SET_PDEATHSIG, signal.SIGTERM)  # the client is gone: nobody waits for this any more
     parent = os.getpid()
     child = os.fork()
     if child == 0:
@@ -46,11 +49,19 @@ def guard() -> None:
     os._exit(os.waitstatus_to_exitcode(code) & 0xFF if not stopped else 70)
 
 
-def main() -> None:
-    memory_mb, cpu_s, file_mb, processes, guarded = map(int, sys.argv[1:6])
-    if guarded:
+def confine(arguments: list[str]) -> None:
+    """Everything that the first five arguments say."""
+    memory_mb, cpu_s, file_mb, processes, open_ = map(int, arguments)
+    if open_:
         guard()
-    limit(memory_mb, cpu_s, file_mb, processes)
+    if open_ == 1:
+        landlock.restrict(os.getcwd())
+    if open_ != 2:
+        limit(memory_mb, cpu_s, file_mb, processes)
+
+
+def main() -> None:
+    confine(sys.argv[1:6])
     os.execvp(sys.argv[6], sys.argv[6:])
 
 

@@ -71,11 +71,11 @@ def run(
         boxed = level == "bubblewrap"
         home = WORK if boxed else stack.enter_context(_folder())
         options = ["-S", "-s", "-B"] if bare else ["-s", "-B"]
-        inner = [python, *options, f"{INSIDE if boxed else HERE}/{script}", *_limits(bounds, boxed)]
+        inner = [python, *options, f"{INSIDE if boxed else HERE}/{script}", *_limits(bounds, level)]
         inner += arguments(home, str(write))
         if boxed:
             mounts = _visible(readable, bare)
-            for name in ("launch.py", "reap.py", "contained.py"):
+            for name in ("launch.py", "landlock.py", "reap.py", "contained.py"):
                 mounts += ["--ro-bind", str(HERE / name), f"{INSIDE}/{name}"]
             mounts += ["--dir", WORK, "--chdir", WORK]
             for name, data in files.items():
@@ -112,11 +112,12 @@ def run(
         return Ended(result, why, printed.decode("utf-8", "replace"), time.monotonic() - started, code)
 
 
-def _limits(bounds: Bounds, boxed: bool) -> list[str]:
+def _limits(bounds: Bounds, level: str) -> list[str]:
     """The arguments of launch.py. A limit on processes where the kernel counts those of this namespace only."""
     release = tuple(int(p) for p in platform.release().split("-")[0].split(".")[:2])
-    processes = bounds.processes if boxed and release >= (5, 14) else 0
-    numbers = (bounds.memory_mb, int(bounds.wall_s) + 1, bounds.disk_mb, processes, 0 if boxed else 1)
+    processes = bounds.processes if level == "bubblewrap" and release >= (5, 14) else 0
+    numbers = (bounds.memory_mb, int(bounds.wall_s) + 1, bounds.disk_mb, processes,
+               {"bubblewrap": 0, "rlimits": 1, "none": 2}[level])  # fmt: skip
     return [str(n) for n in numbers]
 
 

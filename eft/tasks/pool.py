@@ -41,7 +41,7 @@ class Worker:
 
     def __init__(self, level: str) -> None:
         self.owner, self.level = os.getpid(), level
-        self.folder = Path(tempfile.mkdtemp(prefix="eft-sandbox-"))  # the working folder outside bubblewrap, and a log
+        self.folder: str | None = None  # outside bubblewrap: an empty working folder
         python = [jail.interpreter(), "-S", "-s", "-B"]
         if level == "bubblewrap":
             mounts = jail.read_only(os.path.realpath(sys.base_prefix))
@@ -51,20 +51,21 @@ class Worker:
             command += [*python, "/eft/worker.py"]
         else:
             command = [*python, str(_HERE / "worker.py")]
-        work = self.folder / "work"
-        work.mkdir()
-        with open(self.folder / "log", "wb") as log:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=work,
-                env=jail.environment(), start_new_session=True, bufsize=0,
-            )  # fmt: skip
+            self.folder = tempfile.mkdtemp(prefix="eft-sandbox-")
+        log = os.memfd_create("log")
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=self.folder or "/",
+            env=jail.environment(), start_new_session=True, bufsize=0,
+        )  # fmt: skip
         os.set_blocking(self.process.stdin.fileno(), False)  # a worker that hangs must not hang us
         try:
             self.filtered: bool = json.loads(self._receive(time.monotonic() + _START_S))["filter"]
         except (WorkerGone, OSError, ValueError, KeyError) as e:
-            why = (self.folder / "log").read_text(errors="replace").strip()[-500:] or str(e)
+            why = os.pread(log, 500, max(0, os.fstat(log).st_size - 500)).decode("utf-8", "replace").strip() or str(e)
             self.close()
             raise EftError("the sandbox worker did not start", where=command[0], why=why) from None
+        finally:
+            os.close(log)
 
     def call(self, head: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
         """One round trip. Raises WorkerGone where the worker breaks; it is of no use afterwards."""
@@ -111,7 +112,8 @@ class Worker:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 _lock = threading.Lock()
