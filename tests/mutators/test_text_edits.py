@@ -131,3 +131,12 @@ def test_languages(tmp_path):
     assert all("# not 0.25" in change.child for change, _ in changes)
     with pytest.raises(UsageError, match="no kinds"):
         AstMutator(seed=0, kinds="letters")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_looking_ahead_improves_a_cpp_task():
+    task = find_task("contest/containers")
+    reply = AstMutator(seed=2, lookahead=6, task=task).propose(prompt(task.seed().rstrip("\n")), 0)
+    assert len(reply.proposals) == 6
+    (chosen,) = [p for p in reply.proposals if p["chosen"]]
+    assert chosen["child_metrics"]["combined_score"] > chosen["parent_metrics"]["combined_score"]
