@@ -42,7 +42,14 @@ SIDE_VERBS = {
     "gate": ("eft.gate.run", "May a candidate replace the root? COMMIT, REJECT or UNDECIDED on fresh items."),
     "audit": ("eft.gate.audit", "What would gates have done with real updates, measured on a large pool?"),
     "inherit": ("eft.loops.inheritance", "Rounds of self-training that inherit an update only where the gate commits."),
-    "tasks": ("eft.tasks.suite", "List the shipped tasks by suite role."),
+    "tasks": ("eft.tasks.suite", "List, show, run, validate and import tasks."),
+}
+TASK_VERBS = {
+    "list": ("eft.tasks.suite", "List the tasks of a suite by role."),
+    "show": ("eft.tasks.show", "What one task asks for, and its seed program."),
+    "run": ("eft.tasks.run", "Evaluate one program on a task, as a search would."),
+    "validate": ("eft.mutators.validate", "Is a task fit to be searched on? Attacks it, too."),
+    "import": ("eft.tasks.importers", "Turn a checkout of a public benchmark family into task folders."),
 }
 
 
@@ -132,6 +139,46 @@ def _invoke(verb: str, path: str, *, config_file: Path | None, sets: tuple[str, 
         sys.exit(result["exit_code"])
 
 
+def _command(verb: str, path: str, help_text: str) -> click.Command:
+    """The command of one stage module."""
+    import importlib
+
+    module = importlib.import_module(path)
+    params = _options(module.Config) + [click.Option(names, **kw) for names, kw in COMMON]
+
+    def callback(**kwargs: Any) -> None:
+        _invoke(verb, path, **kwargs)
+
+    text = f"{help_text}\n\n{_paragraphs(module.__doc__ or '')}"
+    return click.Command(verb.split()[-1], params=params, callback=callback, help=text)
+
+
+@click.pass_context
+def _list_tasks(ctx: click.Context) -> None:
+    """`eft tasks` alone lists."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(_command("tasks list", *TASK_VERBS["list"]))
+
+
+class TaskVerbs(click.Group):
+    """`eft tasks VERB`: stage modules like the others, one level down."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(TASK_VERBS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, help_text) for name, (_, help_text) in TASK_VERBS.items()])
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return _command(f"tasks {name}", *TASK_VERBS[name]) if name in TASK_VERBS else None
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[0] not in TASK_VERBS and not args[0].startswith("-"):
+            raise UsageError(f"there is no 'eft tasks {args[0]}'", way_out=nearest(args[0], TASK_VERBS))
+        return super().resolve_command(ctx, args)
+
+
 class Verbs(click.Group):
     """Builds a verb's command, and imports its module, only when that verb is asked for."""
 
@@ -152,13 +199,9 @@ class Verbs(click.Group):
         path, help_text = known[name]
         if name == "recipes":
             return importlib.import_module(path).command
-        module = importlib.import_module(path)
-        params = _options(module.Config) + [click.Option(names, **kw) for names, kw in COMMON]
-
-        def callback(**kwargs: Any) -> None:
-            _invoke(name, path, **kwargs)
-
-        return click.Command(name, params=params, callback=callback, help=f"{help_text}\n\n{_paragraphs(module.__doc__ or '')}")
+        if name == "tasks":
+            return TaskVerbs(name, help=help_text, invoke_without_command=True, callback=_list_tasks)
+        return _command(name, path, help_text)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and args[0] not in {**VERBS, **SIDE_VERBS} and not args[0].startswith("-"):

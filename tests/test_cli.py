@@ -23,7 +23,7 @@ def test_help_lists_the_pipeline(eft) -> None:
     assert done.returncode == 0 and places == sorted(places)
 
 
-@pytest.mark.parametrize("verb", [*stages.STAGES, "run", "gateway", "tasks"])
+@pytest.mark.parametrize("verb", [*stages.STAGES, "run", "gateway"])
 def test_every_verb_explains_itself(eft, verb: str) -> None:
     done = eft(verb, "--help")
     assert done.returncode == 0 and "--dry-run" in done.stdout and "--set" in done.stdout, done.stderr
@@ -56,7 +56,7 @@ def test_bad_requests_are_one_message(eft, tmp_path: Path, args: tuple, code: in
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-@pytest.mark.parametrize("args", [("tasks",), ("tasks", "--json"), ("recipes", "list")])
+@pytest.mark.parametrize("args", [("tasks",), ("tasks", "list", "--json"), ("recipes", "list")])
 def test_a_full_disk_behind_standard_output(args: tuple) -> None:
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "eft.cli", *args]

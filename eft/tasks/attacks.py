@@ -122,7 +122,9 @@ def end_programs(task: Task, watch: Watch) -> dict[str, str]:
 class Watch:
     """What an attack could reach or leave, watched from this process. Use `with watched() as watch`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *folders: Path) -> None:
+        self.folders = {*map(str, folders), tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm", "/usr/lib",
+                        os.getcwd(), str(Path.home())}  # fmt: skip
         self.canary = secrets.token_hex(8)
         # in the name of every file, and on the command line of every process, that an attack leaves
         self.mark = f"eft-was-here-{self.canary}"
@@ -147,7 +149,7 @@ class Watch:
         """What was left behind or reached, in words. Files are removed, so that each attack answers for itself."""
         found = [f"it reached {name} of this machine" for name in self.reached]
         self.reached.clear()
-        for folder in {tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm", os.getcwd(), str(Path.home())}:
+        for folder in self.folders:
             for file in Path(folder).glob(f"*{self.mark}*"):
                 found.append(f"it left {file}")
                 with contextlib.suppress(OSError):
@@ -175,8 +177,8 @@ class Watch:
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[Watch]:
-    watch = Watch()
+def watched(*folders: Path) -> Iterator[Watch]:
+    watch = Watch(*folders)
     try:
         yield watch
     finally:
@@ -192,7 +194,7 @@ def attack(task: Task, seed: Evaluation, *, ends: bool = True) -> tuple[int, lis
     `ends`: also those that run into a limit, which take a second or two each.
     """
     count, failed = 0, []
-    with watched() as watch:
+    with watched(task.folder) as watch:
         program = act_program(task, watch)
         count += program.count("_eft_try(") - 1 if task.language == "python" else program.count("try_act(") - 1
         failed += judge_act("acts", evaluate(task, program), seed, watch, contained=task.isolation == "contained")

@@ -124,7 +124,7 @@ def _external(entries: Any, file: Path) -> tuple[dict[str, list[str]], list[Miss
 
 
 class Config(StageConfig):
-    """Options of `eft tasks`."""
+    """Options of `eft tasks list`."""
 
     positional: ClassVar[str | None] = None
 

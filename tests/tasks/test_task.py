@@ -130,10 +130,10 @@ def test_table():
 
 @pytest.mark.integration
 def test_eft_tasks(eft):
-    done = eft("tasks", "--role", "heldout", "--json")
+    done = eft("tasks", "list", "--role", "heldout", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert {row["role"] for row in result["tasks"]} == {"heldout"}
     assert "combined_score" not in done.stdout.splitlines()[0] and "kernel filter" in done.stdout
-    wrong = eft("tasks", "--role", "heldoud")
+    wrong = eft("tasks", "list", "--role", "heldoud")
     assert wrong.returncode == 2 and "did you mean 'heldout'" in wrong.stderr and "Traceback" not in wrong.stderr
