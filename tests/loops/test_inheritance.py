@@ -1,0 +1,77 @@
+"""The inheritance loop on the tiny model: stages, trainings and log-likelihoods are the real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tiny
+
+from eft.gate.confirm import replay
+from eft.gate.evidence import Pool
+
+
+def check(loop: Path, rounds: int) -> None:
+    """Lineage, ledger and files agree; every decision comes out again, bit by bit."""
+    pool = Pool(loop / "pool")
+    names = [e["decision"] for e in pool.ledger() if e["kind"] == "decision"]
+    assert len(names) == len(set(names)) and len([n for n in names if n.endswith("confirm")]) == rounds
+    assert [replay(pool, n) for n in names] == [pool.decided(n) for n in names]
+    spent = [i for e in pool.ledger() if e["kind"] == "claim" for i in e["items"]]
+    assert len(spent) == len(set(spent)), "no item twice"
+    shown = json.loads((loop / "lineage.json").read_text())
+    committed = [n for n in shown["nodes"] if n["status"] == "committed"]
+    verdicts = [pool.decided(f"inherit.r{k}.confirm")["verdict"] for k in range(rounds)]
+    assert len(committed) == 1 + verdicts.count("COMMIT")
+    assert json.loads((loop / "root.json").read_text())["fingerprint"] == committed[-1]["id"] == shown["root"]
+    assert len({e["id"] for e in shown["archive"]}) == len(shown["archive"]) == rounds
+    assert (loop / "lineage.svg").read_text().startswith("<svg")
+
+
+@pytest.mark.integration
+def test_one_round_and_the_same_command_again(eft, tmp_path: Path) -> None:
+    file = tiny.config(tmp_path)
+    done = eft("inherit", "--config", file, "--json", timeout=500)
+    assert done.returncode == 0, done.stderr[-4000:]
+    check(tmp_path / "loop", 1)
+    ledger = (tmp_path / "loop/pool/ledger.jsonl").read_bytes()
+    again = eft("inherit", "--config", file, "--json", timeout=500)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert json.loads(again.stdout.splitlines()[-1]) == json.loads(done.stdout.splitlines()[-1])
+    assert (tmp_path / "loop/pool/ledger.jsonl").read_bytes() == ledger
+    other = eft("inherit", "--config", file, "--set", "budget=5")
+    assert other.returncode == 2 and "another loop has begun" in other.stderr and "`budget` differs" in other.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_three_rounds_killed_ten_times(tmp_path: Path) -> None:
+    file = tiny.config(tmp_path, rounds=3, record={"seeds": 12, "iterations": 8, "lookahead": 4, "shares": [0.4, 0.6, 0.0]})
+    command = [sys.executable, "-m", "eft.cli", "inherit", "--config", str(file)]
+    rng = random.Random(0)
+    kills = 0
+    with open(tmp_path / "log", "ab") as log:
+        while True:
+            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            try:
+                # longer and longer, so that ten kills hit every part of a round and something is left to kill
+                process.wait(rng.uniform(2, 30) * (1 + kills / 4) if kills < 10 else 2400)
+            except subprocess.TimeoutExpired:
+                os.kill(process.pid, signal.SIGKILL)  # the loop alone: what it started must go by itself
+                process.wait()
+                kills += 1
+                time.sleep(0.2)
+                continue
+            assert process.returncode == 0, (tmp_path / "log").read_text()[-5000:]
+            if kills >= 10:
+                break
+            raise AssertionError(f"it was done after {kills} kills: make the waits shorter")
+    check(tmp_path / "loop", 3)
+    assert subprocess.run(["pgrep", "-f", str(file)], capture_output=True).returncode == 1, "nothing is left running"
