@@ -92,10 +92,29 @@ def fingerprint(path: Path) -> str:
     if done is not None:
         digest.update(json.dumps(done["outputs"], sort_keys=True).encode())
         return digest.hexdigest()
-    for f in sorted(p for p in path.rglob("*") if p.is_file()):
-        s = f.stat()
-        digest.update(f"{f.relative_to(path)}\0{s.st_size}\0{s.st_mtime_ns}\n".encode())
+    for lines in _listing(path, ""):
+        digest.update("".join(lines).encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+def _listing(folder: Path | str, prefix: str) -> Iterator[list[str]]:
+    """Name within the folder, size and time of all files below, folder by folder, in a fixed order. Links to folders are
+    not followed. Logs may have a hundred thousand files, hence no Path for each."""
+    lines, below = [], []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    below.append(entry)
+                elif entry.is_file():
+                    with contextlib.suppress(OSError):
+                        s = entry.stat()
+                        lines.append(f"{prefix}{entry.name}\0{s.st_size}\0{s.st_mtime_ns}\n")
+    except OSError:
+        return
+    yield sorted(lines)
+    for entry in sorted(below, key=lambda e: e.name):
+        yield from _listing(entry.path, f"{prefix}{entry.name}/")
 
 
 def location(out: Path) -> Path:

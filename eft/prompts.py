@@ -32,10 +32,34 @@ _AFTER_SHINKA = re.compile(r"\n```\n\n(?:Here are the performance metrics of the
 
 def _shinka_program(user: str) -> tuple[int, int] | None:
     """Where the program stands in a prompt of ShinkaEvolve; None for other prompts."""
+    if "# Current program\n" not in user and "# Incorrect Program to Fix\n" not in user:
+        return None
     for header in reversed(list(_SHINKA.finditer(user))):  # earlier programs, above, may be prompts themselves
         if end := _AFTER_SHINKA.search(user, header.end() - 1):
             return header.end(), max(end.start(), header.end())
     return None
+
+
+# A prompt is long and asked about several times in a row, so the last few answers are kept.
+@functools.lru_cache(maxsize=4)
+def _header_end(user: str) -> int | None:
+    """Where the last "# Current Program" header ends, behind its opening fence; looked for from the end."""
+    at = user.rfind(_LINE)
+    while at >= 0:
+        if (at == 0 or user[at - 1] == "\n") and (header := _HEADER.match(user, at)):
+            return header.end()
+        at = user.rfind(_LINE, 0, at)
+    return None
+
+
+@functools.lru_cache(maxsize=4)
+def _closing(user: str, begin: int) -> tuple[int, int] | None:
+    """(start, end) of the closing fence and the "# Task" line right after it, from `begin` on."""
+    end = _CLOSED_BEFORE_TASK.search(user, begin)
+    return end.span() if end else None
+
+
+_LINE = "# Current Program"
 
 
 def current_program(user: str) -> str | None:
@@ -44,16 +68,12 @@ def current_program(user: str) -> str | None:
     It stands in the fence after the last "# Current Program" line and before the following "# Task"; history, artifacts
     and the program itself may hold fences of their own, so the fence's end is the one right before "# Task".
     """
-    header = None
-    for header in _HEADER.finditer(user):  # noqa: B007  the last one counts
-        pass
-    if header is None:
+    begin = _header_end(user)
+    if begin is None:
         shown = _shinka_program(user)
         return user[slice(*shown)] if shown else None
-    begin = header.end()
-    end = _CLOSED_BEFORE_TASK.search(user, begin - 1)
-    if end:
-        return user[begin : end.start()] if end.start() >= begin else ""
+    if end := _closing(user, begin - 1):
+        return user[begin : end[0]] if end[0] >= begin else ""
     # Templates without the "# Task" line: the first fence line that closes.
     stop = user.find("\n```", begin)
     return user[begin:stop] if stop >= 0 else None
@@ -61,14 +81,12 @@ def current_program(user: str) -> str | None:
 
 def task_part(user: str) -> str:
     """What follows the "# Task" line of the current program, "" where there is none: how the answer must look."""
-    header = None
-    for header in _HEADER.finditer(user):  # noqa: B007
-        pass
-    shown = _shinka_program(user) if header is None else None
-    begin = header.end() if header else shown[1] if shown else 0
-    end = _CLOSED_BEFORE_TASK.search(user, max(begin - 1, 0))
-    if end:
-        return user[end.end() :]
+    begin = _header_end(user)
+    if begin is None:
+        shown = _shinka_program(user)
+        begin = shown[1] if shown else 0
+    if end := _closing(user, max(begin - 1, 0)):
+        return user[end[1] :]
     task = _TASK.search(user, begin)
     return user[task.end() :] if task else ""
 

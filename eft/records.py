@@ -13,6 +13,7 @@ import enum
 import hashlib
 import json
 import math
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,6 +138,9 @@ def code_hash(code: str) -> str:
     return hashlib.sha256(normal.encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str, separators=(",", ":"))
+
+
 def to_json(value: Any) -> str:
     """Compact JSON; NaN and infinities become the strings 'NaN', 'Infinity', '-Infinity': any reader can load it."""
 
@@ -149,7 +153,9 @@ def to_json(value: Any) -> str:
             return [clean(x) for x in v]
         return v
 
-    return json.dumps(clean(value), ensure_ascii=False, default=str, separators=(",", ":"))
+    if type(value) is dict and all(type(k) is str and type(v) in (str, int, bool) for k, v in value.items()):
+        return _ENCODER.encode(value)  # most of them: nothing to clean
+    return _ENCODER.encode(clean(value))
 
 
 def schema(**extra: str) -> Any:
@@ -159,6 +165,10 @@ def schema(**extra: str) -> Any:
     types = {"int": pa.int64(), "int | None": pa.int64(), "str": pa.string(), "float | None": pa.float64()}
     columns = [(f.name, f.type) for f in dataclasses.fields(Transition)] + list(extra.items())
     return pa.schema([(name, types[kind]) for name, kind in columns])
+
+
+# Columns of long texts, no two alike: a dictionary of their values and the smallest and largest of them cost time only.
+LONG = {"parent_code", "child_code", "parent_artifacts", "child_artifacts", "prompt_user", "response", "reasoning"}
 
 
 def storable(text: str) -> str:
@@ -171,35 +181,51 @@ class Table:
 
     def __init__(self, writer: Any, columns: Any, batch: int) -> None:
         self.count, self._writer, self._columns, self._batch = 0, writer, columns, batch
-        self._buffer: list[dict[str, Any]] = []
-        self._characters = 0
+        self._start()
 
     def add(self, row: Transition | dict[str, Any], **extra: Any) -> None:
         """Add a row: a dict with the schema's columns, or a Transition; more columns as keywords."""
-        values = {n: getattr(row, n) for n in COLUMNS} if isinstance(row, Transition) else row
-        self._buffer.append({n: storable(v) if isinstance(v, str) else v for n, v in {**values, **extra}.items()})
+        values = _values(row) if isinstance(row, Transition) else row
+        values = {**values, **extra} if extra else values
         self.count += 1
-        self._characters += sum(len(v) for v in self._buffer[-1].values() if isinstance(v, str))
-        if len(self._buffer) >= self._batch or self._characters >= BUFFERED:
+        for name, column in self._buffer.items():
+            value = values.get(name)
+            if type(value) is str:
+                self._characters += len(value)
+                if not value.isascii():
+                    value = storable(value)
+            column.append(value)
+        self._rows += 1
+        if self._rows >= self._batch or self._characters >= BUFFERED:
             self.flush()
 
     def flush(self) -> None:
         import pyarrow as pa
 
-        if self._buffer:
-            self._writer.write_table(pa.Table.from_pylist(self._buffer, schema=self._columns))
-            self._buffer.clear()
-            self._characters = 0
+        if self._rows:
+            arrays = [pa.array(self._buffer[f.name], f.type) for f in self._columns]
+            self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._columns))
+            self._start()
+
+    def _start(self) -> None:
+        self._buffer: dict[str, list[Any]] = {name: [] for name in self._columns.names}
+        self._rows = self._characters = 0
+
+
+_values = operator.attrgetter("__dict__")  # of a Transition: its columns
 
 
 @contextlib.contextmanager
 def writing(path: Path, columns: Any, batch: int = 2048) -> Iterator[Table]:
     """Write one Parquet file with the schema `columns`, streaming (zstd), atomically: it exists if all went well."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     from eft.manifest import atomic_file
 
-    with atomic_file(path) as temporary, pq.ParquetWriter(temporary, columns, compression="zstd") as writer:
+    short = [f.name for f in columns if f.name not in LONG and f.type in (pa.string(), pa.int64(), pa.float64())]
+    settings = {"compression": "zstd", "use_dictionary": short or False, "write_statistics": short or False}
+    with atomic_file(path) as temporary, pq.ParquetWriter(temporary, columns, **settings) as writer:
         table = Table(writer, columns, batch)
         yield table
         table.flush()

@@ -85,6 +85,7 @@ def claims(path: Path) -> bool:
 
 def shards(folder: Path, names: set[str]) -> list[Path]:
     """The files of the collection in `folder` (`names`: of the files in it), unreadable ones among them included."""
+    names = {name for name in names if name.endswith(SUFFIXES)}
     if not any(claims(folder / name) for name in names):
         return []
     return [folder / name for name in sorted(names) if claims(folder / name) or _damaged(folder / name)]

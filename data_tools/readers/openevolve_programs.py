@@ -124,10 +124,11 @@ def gather(
     for folder, names in programs:
         where = _relative(folder, base)
         for name in names:
-            stem, path = name[:-5], folder / name
+            stem = name[:-5]
             known = pieces.peek(stem)
             if known is not None and known.whole:
                 continue
+            path = folder / name
             try:
                 copy = (stem, path.stat().st_size)
                 if copy in read:

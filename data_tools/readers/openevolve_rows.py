@@ -116,8 +116,10 @@ class Maker:
     def origin(self, name: str) -> str:
         """The program that `name` is a copy of (a migrant may be the copy of a migrant), or `name` itself."""
         passed = {name}
-        while (piece := self.pieces.get(name)) is not None and piece.parent_id and piece.parent_id not in passed:
-            if not is_copy(piece, self.pieces.get(piece.parent_id)):
+        while (piece := self.pieces.peek(name)) is not None and piece.parent_id and piece.parent_id not in passed:
+            if piece.replied and not piece.migrant:
+                break  # a model made it
+            if not is_copy(self.pieces.get(name), self.pieces.get(piece.parent_id)):
                 break
             name = piece.parent_id
             passed.add(name)
@@ -127,7 +129,7 @@ class Maker:
 
     def _history(self) -> tuple[rebuild.History | None, Any]:
         """The history of the rows that have no prompt; (None, None) where there are none such."""
-        wanted = [p.id for p in self.pieces.light() if p.parent_id is not None and not self._prompt_known(p)]
+        wanted = [p.id for p in self.pieces.light() if p.parent_id is not None and not p.asked]
         if not wanted:
             return None, None
         build = rebuild.sampler(self.config.system or self._instruction())
@@ -135,9 +137,6 @@ class Maker:
             self.search.notes.append("prompts were not logged, and OpenEvolve is not installed to rebuild them")
             return None, None
         return rebuild.History((self._known(p.id) for p in list(self.pieces.light())), wanted), build
-
-    def _prompt_known(self, piece: Piece) -> bool:
-        return bool((self.pieces.get(piece.id) if piece.kept else piece).user)
 
     def _known(self, name: str) -> rebuild.Known:
         piece = self.pieces.get(name)
@@ -205,6 +204,7 @@ _LANGUAGES = {
     "java": re.compile(r"^[ \t]*(?:public\s+)?(?:final\s+)?class\s+\w+[^:\n]*\{|^import\s+java\.", re.MULTILINE),
     "javascript": re.compile(r"^[ \t]*(?:const|let|var)\s+\w+\s*=|^[ \t]*function\s+\w+\s*\(", re.MULTILINE),
 }
+_WORDS = ("include", "main", "fn ", "std::", "package ", "class ", "java", "const ", "let ", "var ", "function ")
 _NAMES = {"c++": "cpp", "cc": "cpp", "cxx": "cpp", "py": "python", "python3": "python", "js": "javascript"}
 
 
@@ -212,7 +212,7 @@ def spoken(labelled: str, code: str) -> str:
     """The language that `code` is in. The label is believed unless it says Python (or nothing), which a config says by
     default, and the code is none but looks like another one."""
     name = _NAMES.get(labelled.lower(), labelled.lower())
-    if name not in ("python", "text", "unknown", ""):
+    if name not in ("python", "text", "unknown", "") or (name == "python" and not any(w in code for w in _WORDS)):
         return name
     likely = next((language for language, mark in _LANGUAGES.items() if mark.search(code)), "")
     if likely and edits.parse_python(code) is None:

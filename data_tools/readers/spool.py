@@ -2,11 +2,12 @@
 
 A search may have left more text than fits into memory: programs of five islands over thousands of iterations, each with
 a prompt of 100 KB. What is needed to order and join the programs stays in memory; their texts go into an unlinked
-temporary file once they are more than `BUDGET` characters, and come back one program at a time.
+temporary file once they are more than `BUDGET` bytes, and come back one program at a time.
 """
 
 from __future__ import annotations
 
+import copy
 import marshal
 import tempfile
 from collections.abc import Iterator
@@ -14,10 +15,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-BUDGET = 96 << 20  # characters of text in memory, of one search
+BUDGET = 256 << 20  # bytes of text in memory, of one search
 _HEAVY = ("code", "metrics", "parent_code", "parent_metrics", "system", "user", "responses", "artifacts", "usage",
           "changes")  # fmt: skip
-_FIXED = ("id", "source", "sources", "whole", "kept")
+_FIXED = ("id", "source", "sources", "whole", "kept", "asked", "replied")
 
 
 @dataclass
@@ -51,6 +52,8 @@ class Piece:
     seconds: float | None = None  # from asking for it to having it
     sources: list[str] = field(default_factory=list)
     whole: bool = False  # nothing that an older file could add
+    asked: bool = False  # the prompt is known
+    replied: bool = False  # a reply is known
     kept: tuple[int, int] | None = None  # (offset, length) in the spool, while the texts are there
 
     def absorb(self, other: Piece) -> None:
@@ -76,7 +79,7 @@ class Pieces:
         self.folder, self.budget = folder, budget
         self.spilled = 0  # how often the texts were moved out
         self._known: dict[str, Piece] = {}
-        self._weight = 0  # characters in memory
+        self._weight = 0  # bytes in memory
         self._in_memory: set[str] = set()
         self._file: Any = None
 
@@ -102,11 +105,9 @@ class Pieces:
         offset, length = known.kept
         self._file.seek(offset)
         values = marshal.loads(self._file.read(length))
-        copy = Piece(**{f.name: getattr(known, f.name) for f in fields(Piece)})
-        for heavy, value in zip(_HEAVY, values, strict=True):
-            setattr(copy, heavy, value)
-        copy.kept = None
-        return copy
+        whole = copy.copy(known)
+        whole.__dict__.update(zip(_HEAVY, values, strict=True), kept=None)
+        return whole
 
     def take(self, piece: Piece, *, record: bool) -> None:
         """Join what one file says with what is known. `record`: it is a program file, which has all there is."""
@@ -117,6 +118,7 @@ class Pieces:
             self._weight -= _weight(known) if piece.id in self._in_memory else 0
             known.absorb(piece)
         known.whole = known.whole or (record and known.complete)
+        known.asked, known.replied = bool(known.user), bool(known.responses)
         self._known[piece.id] = known
         self._in_memory.add(piece.id)
         self._weight += _weight(known)
@@ -146,10 +148,15 @@ class Pieces:
 
 
 def _weight(piece: Piece) -> int:
-    """About how many characters a program's texts have."""
-    texts = (piece.code, piece.parent_code, piece.system, piece.user, piece.changes, *(piece.responses or ()))
-    objects = (piece.metrics, piece.parent_metrics, piece.artifacts, piece.usage)
-    return 200 + sum(len(t) for t in texts if t) + sum(_size(o) for o in objects if o)
+    """About how many bytes a program's texts take."""
+    weight = 2000  # the record itself
+    for value in (piece.code, piece.parent_code, piece.system, piece.user, piece.changes, *(piece.responses or ())):
+        if value:
+            weight += value.__sizeof__()
+    for value in (piece.metrics, piece.parent_metrics, piece.artifacts, piece.usage):
+        if value:
+            weight += _size(value)
+    return weight
 
 
 def _size(value: Any) -> int:

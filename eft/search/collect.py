@@ -1,53 +1,47 @@
 """`eft collect`: searches on the training tasks, recorded, for `eft harvest` to read like anybody's logs.
 
-The mutator is `ast` (no model needed; with lookahead it evaluates several edits of each parent and goes on with the
-best, so it knows more than whoever learns from it), or any endpoint named by `mutator.base_url`. OpenEvolve is the
-scaffold; the gateway stands between the two and keeps every reply. Leaves OUT/<task>-<form>-s<seed>/ (OpenEvolve's
-output and run.json) and OUT/journal/*.jsonl. Interrupted, the same command continues; a search that fails is reported
-and the others go on.
+    eft collect -o OUT --suite standard --teacher MODEL@http://HOST/v1 --set budget.tokens=2000000
+
+The teacher is `ast` (no model needed; with lookahead it evaluates several edits of each parent and goes on with the
+best, so it knows more than whoever learns from it), or any OpenAI-compatible endpoint, asked for one reply a prompt or
+for several (`mutator.samples`). OpenEvolve is the scaffold; the gateway stands between the two and keeps every reply.
+Half of a task's searches ask for diffs, half for whole programs (`forms`). Leaves OUT/<task>-<form>-s<seed>/
+(OpenEvolve's output and run.json) and OUT/journal/*.jsonl.
+
+Killed in whatever way, the same command continues: finished searches are kept, unfinished ones replay from the journal,
+and nothing is paid for twice. A search that fails is reported and the others go on. A budget that is used up (tokens,
+money, replies, hours) ends the collection in good order: what was collected can be harvested, and a larger budget goes
+on from there.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import signal
 import sys
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from eft import manifest
-from eft.config import Section, StageConfig
+from eft.config import StageConfig
 from eft.errors import EftError, UsageError
-from eft.search import executor
+from eft.search import executor, teacher
 from eft.search.executor import Outcome
 from eft.search.settings import settings_for
-from eft.search.spec import RESULT, RUN, SearchSpec
+from eft.search.spec import RESULT, RUN, SearchSpec, finished
 from eft.search.tally import FAILURES, TRACE
+from eft.search.teacher import BudgetConfig, MutatorConfig
 
-
-class MutatorConfig(Section):
-    """Who proposes the edits: `ast`, or the model behind `base_url`."""
-
-    name: str = Field("", description="its name in logs; default: ast, or the model's name")
-    lookahead: int = Field(8, ge=0, description="ast: edits evaluated per parent before one is answered; 0: none")
-    kinds: Literal["all", "numbers"] = Field("all", description="ast: which edits it makes")
-    guided: float | None = Field(None, ge=0, le=1, description="ast: share of edits that follow the history")
-    base_url: str | None = Field(None, description="an OpenAI-compatible endpoint, up to and including /v1")
-    model: str | None = Field(None, description="the model's name there")
-    api_key_env: str = Field("", description="environment variable that holds the endpoint's key")
-
-    @model_validator(mode="after")
-    def _complete(self) -> MutatorConfig:
-        if (self.base_url is None) != (self.model is None):
-            raise ValueError("an endpoint needs both base_url and model")
-        return self
-
-    @property
-    def label(self) -> str:
-        return self.name or (executor.folder_name(self.model) if self.model else "ast")
+SPENT = "spent.json"  # seconds of collecting, over all runs
+TICK_S = 0.5  # how often budgets are looked at
 
 
 class Config(StageConfig):
@@ -58,7 +52,9 @@ class Config(StageConfig):
     tasks: list[str] = Field(default_factory=list, description="tasks to search, instead of the suite's")
     suite: str = Field("embedded", description="a shipped suite's name, or the path of a suite file")
     role: str = Field("train", description="the role in the suite whose tasks are searched")
+    teacher: str = Field("", description="short for mutator: ast, or MODEL@BASE_URL of an OpenAI-compatible endpoint")
     mutator: MutatorConfig = MutatorConfig()
+    budget: BudgetConfig = BudgetConfig()
     seeds: int = Field(2, ge=1, description="searches per task")
     first_seed: int = Field(0, ge=0, description="the first search's seed; the others follow")
     iterations: int = Field(30, ge=1, description="candidates per search")
@@ -72,6 +68,20 @@ class Config(StageConfig):
     workers: int = Field(2, ge=1, description="searches at once")
     timeout_s: float | None = Field(None, gt=0, description="seconds for one search; none by default")
     strict: bool = Field(False, description="fail where any search failed, instead of reporting it")
+    sandbox: Literal["auto", "bubblewrap", "rlimits", "none"] = Field(
+        "auto", description="how candidate programs are confined"
+    )
+    executor: Literal["local", "ray"] = Field("local", description="where searches run: processes here, or a cluster's")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, values: Any) -> Any:
+        """`teacher` fills the two fields of `mutator` that name a model."""
+        if isinstance(values, dict) and values.get("teacher"):
+            given = values.get("mutator") or {}
+            given = given if isinstance(given, dict) else given.model_dump()
+            values = {**values, "mutator": {**given, **teacher.parse_teacher(str(values["teacher"]))}}
+        return values
 
 
 def _tasks(config: Config) -> list[tuple[Any, str]]:
@@ -115,25 +125,28 @@ def searches(config: Config) -> list[tuple[SearchSpec, Any]]:
     return found
 
 
-def _source(config: Config, found: list[tuple[SearchSpec, Any]]) -> Any:
-    """What the gateway serves: the endpoint, or an `ast` mutator of its own for every search."""
-    m = config.mutator
+def _sources(config: Config, found: list[tuple[SearchSpec, Any]], url: Any) -> dict[str, Any]:
+    """What the gateway serves, by name: the endpoint; with several samples, one mutator a search that asks it; or an
+    `ast` mutator for every search. `url(search)`: the gateway's base URL of the endpoint itself."""
+    m, by_name = config.mutator, {spec.name: (spec, task) for spec, task in found}
     if m.base_url is not None:
-        from eft.mutators.upstream import Upstream
+        endpoint = teacher.upstream(m, config.budget)
+        if m.samples == 1:
+            return {m.label: endpoint}
+        params = {"temperature": config.temperature, "top_p": config.top_p, "max_tokens": config.max_tokens}
 
-        key = os.environ.get(m.api_key_env) if m.api_key_env else None
-        if m.api_key_env and not key:
-            raise UsageError(f"the environment variable {m.api_key_env} is not set", way_out="export the key in it")
-        return Upstream(m.base_url, m.model, key)
+        def sampler(search: str) -> teacher.Sampler:
+            _, task = by_name[search]
+            return teacher.Sampler(lambda: url(search), m.model, task, m.samples, params, 2 * m.timeout)
+
+        return {m.label: sampler, teacher.SAMPLES: endpoint}
     from eft.mutators.ast import AstMutator
-
-    by_name = {spec.name: (spec, task) for spec, task in found}
 
     def make(search: str) -> AstMutator:
         spec, task = by_name[search]
         return AstMutator(spec.seed, lookahead=m.lookahead, task=task, kinds=m.kinds, guided=m.guided)
 
-    return make
+    return {m.label: make}
 
 
 def _estimate(config: Config, found: list[tuple[SearchSpec, Any]]) -> float:
@@ -147,7 +160,8 @@ def _estimate(config: Config, found: list[tuple[SearchSpec, Any]]) -> float:
     for _, task in found:
         if task.name not in seconds:
             seconds[task.name] = check_seed(task).seconds
-    evaluations = 1 + (config.mutator.lookahead if config.mutator.base_url is None else 0)
+    ahead = config.mutator.lookahead if config.mutator.base_url is None else config.mutator.samples - 1
+    evaluations = 1 + ahead
     # 0.05 s: what OpenEvolve, gateway and journal take per candidate on one core; 1 s: a search's start and end
     each = [1.0 + config.iterations * (0.05 + evaluations * seconds[task.name]) for _, task in found]
     return sum(each) / min(config.workers, os.cpu_count() or 1)
@@ -156,35 +170,131 @@ def _estimate(config: Config, found: list[tuple[SearchSpec, Any]]) -> float:
 def run(config: Config) -> Path:
     """Run all searches. Returns the output folder. Raises EftError where none succeeded, or, `strict`, any failed."""
     from eft.mutators.gateway import Gateway, running
+    from eft.tasks import sandbox
 
     started = time.time()
     settings_for(config.prompt_format)
+    sandbox.choose(config.sandbox)
     out = config.out().resolve()
     found = searches(config)
-    source = _source(config, found)
-    left = sum(executor.finished(spec) is None for spec, _ in found)
+    if config.mutator.label == teacher.SAMPLES:
+        raise UsageError(f"a mutator cannot be called '{teacher.SAMPLES}'", way_out="give another --set mutator.name=…")
+    label = config.mutator.label
+    sources = _sources(config, found, lambda search: gateway.url(search, teacher.SAMPLES))
+    left = sum(finished(spec) is None for spec, _ in found)
     seconds = _estimate(config, found) * left / len(found)
-    what = "the mutator's own time comes on top" if config.mutator.base_url else f"lookahead {config.mutator.lookahead}"
+    m = config.mutator
+    what = "the teacher's own time comes on top" if m.base_url else f"lookahead {m.lookahead}"
     print(f"collect: {len(found)} searches of {config.iterations} candidates on {len(_tasks(config))} tasks, "
           f"{left} to do, {config.workers} at once, about {seconds:.0f} s ({what})", file=sys.stderr)  # fmt: skip
-    label = config.mutator.label
-    with running(Gateway(out / "journal", {label: source}, threads=config.workers)) as gateway:
+    with running(Gateway(out / "journal", sources, threads=config.workers)) as gateway:
         specs = [spec.replace(base_url=gateway.url(spec.name, label)) for spec, _ in found]
-        outcomes = executor.run_all(specs, config.workers, timeout_s=config.timeout_s, title="collect")
-    failed = executor.failures(outcomes)
-    if len(failed) == len(outcomes) or (failed and config.strict):
+        watch = Watch(config, out, lambda: gateway.stats().get("used", {}))
+        with watch.keeping(left):
+            try:
+                outcomes = executor.run_all(specs, config.workers, timeout_s=config.timeout_s, title="collect",
+                                            executor=config.executor)  # fmt: skip
+            except BudgetUsedUp as e:
+                outcomes = [_standing(spec, str(e)) for spec in specs]
+        stopped = watch.over or watch.used_up()  # a search that met the end of the budget is not one that failed
+    failed = [] if stopped else executor.failures(outcomes)
+    if (failed and len(failed) == len(outcomes)) or (failed and config.strict):
         raise EftError(f"{len(failed)} of {len(outcomes)} searches failed", where=out, why=failed[0].error)
-    manifest.write(out, "collect", config.model_dump(mode="json"), inputs(config), _outputs(outcomes), counts(outcomes),
-                   started)  # fmt: skip
+    report = counts(outcomes) | {"stopped": stopped, "unfinished": sum(o.result is None for o in outcomes)}
+    if stopped:
+        report["failed_searches"] = 0
+        print(f"collect: stopped, {stopped}; {report['unfinished']} of {len(outcomes)} searches are not finished, what "
+              "they have can be harvested; a larger budget goes on from here", file=sys.stderr)  # fmt: skip
+    manifest.write(out, "collect", config.model_dump(mode="json"), inputs(config), _outputs(outcomes), report, started)
     return out
 
 
+class BudgetUsedUp(Exception):
+    """Raised in the main thread when the budget ends, so that the running searches are ended in good order."""
+
+
+def _standing(spec: SearchSpec, why: str) -> Outcome:
+    result = finished(spec)
+    return Outcome(spec, "skipped", result) if result is not None else Outcome(spec, "failed", None, why)
+
+
+class Watch:
+    """Looks at the budgets while the searches run, and keeps book of the time. `over`: which one has ended, "" so far.
+
+    used: what the gateway counts, by mutator, the journals of earlier runs included.
+    """
+
+    def __init__(self, config: Config, out: Path, used: Any) -> None:
+        self.budget, self.file, self.used, self.over = config.budget, out / SPENT, used, ""
+        self.label = teacher.SAMPLES if config.mutator.samples > 1 else config.mutator.label
+        self.before = self._read()
+        self.started = time.monotonic()
+
+    def _read(self) -> float:
+        try:
+            return max(0.0, float(json.loads(self.file.read_text(encoding="utf-8"))["seconds"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Of collecting, earlier runs included."""
+        return self.before + time.monotonic() - self.started
+
+    def used_up(self) -> str:
+        """Which budget is used up, and how; "" for none."""
+        b, used = self.budget, self.used().get(self.label, {})
+        tokens = used.get("prompt_tokens", 0) + used.get("completion_tokens", 0)
+        limits = ((b.replies, used.get("replies", 0), "replies"), (b.tokens, tokens, "tokens"),
+                  (b.dollars, used.get("dollars", 0.0), "dollars"), (b.hours, self.seconds / 3600, "hours"))  # fmt: skip
+        for limit, now, noun in limits:
+            if limit is not None and now >= limit:
+                return f"the budget is used up ({now:.6g} of {limit:g} {noun})"
+        return ""
+
+    @contextlib.contextmanager
+    def keeping(self, left: int) -> Iterator[None]:
+        """Watch while the block runs. Where it is the main thread that runs it, BudgetUsedUp is raised in it."""
+        if not left:
+            yield
+            return
+        main = threading.current_thread() is threading.main_thread()
+        done = threading.Event()
+
+        def raise_it(*_: Any) -> None:
+            if not done.is_set():
+                raise BudgetUsedUp(self.over)
+
+        def look() -> None:
+            while not done.wait(TICK_S):
+                self._save()
+                self.over = self.over or self.used_up()
+                if self.over and main:
+                    signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+                    return
+
+        old = signal.signal(signal.SIGUSR1, raise_it) if main else None
+        thread = threading.Thread(target=look, name="budget", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+            if main:
+                signal.signal(signal.SIGUSR1, old)
+            self._save()
+
+    def _save(self) -> None:
+        with contextlib.suppress(EftError):
+            manifest.write_json(self.file, {"seconds": round(self.seconds, 3)})
+
+
 def _outputs(outcomes: list[Outcome]) -> list[Path]:
-    """The files that harvest reads, of the searches that were finished."""
+    """The files that harvest reads: an unfinished search has some, too."""
     files = []
     for o in outcomes:
-        if o.result is not None:
-            files += [o.spec.folder / name for name in (RESULT, RUN, TRACE, FAILURES)] + [Path(o.spec.journal)]
+        files += [o.spec.folder / name for name in (RESULT, RUN, TRACE, FAILURES)] + [Path(o.spec.journal)]
     return [f for f in files if f.is_file()]
 
 
