@@ -1,14 +1,16 @@
 """What the data tools find and what they cost, beside OpenEvolve's own tools, in one run on one machine.
 
-    python benchmarks/data.py harvest [--runs FOLDER…] [--programs 5000] [--checkpoints 50] [--rounds 3]
+    python benchmarks/data.py harvest [--runs FOLDER…] [--programs 5000] [--checkpoints 50] [--alive 1000 5000]
 
 Recall: a search is run through the gateway by a mutator that also sends unusable replies. The gateway's journal is the
 truth: every reply that can be applied became a child. Beside `eft harvest` stand OpenEvolve's trace and its extractor,
-on the last checkpoint. `--runs`: recorded runs as well; their truth is the log (iterations that made a program) or, where
-there is none, the union of all checkpoints.
+on the last checkpoint. `--runs`: recorded runs as well; their truth is the log (iterations that made a program) or,
+where there is none, the union of all checkpoints.
 
-Speed: a generated run of overlapping checkpoints with prompts and artifacts; `eft harvest` of the union, to Parquet,
-against OpenEvolve's extractor called on each checkpoint, in memory. Each in a process of its own, by turns.
+Speed: a generated run of overlapping checkpoints with prompts and artifacts; `eft harvest` of the union, every reply
+replayed, to Parquet, against OpenEvolve's extractor called on each checkpoint: in memory, and to JSON lines. Each in a
+process of its own, by turns. How much the checkpoints overlap depends on the population (`--alive`): OpenEvolve's
+default is 1000, and with as many as there are programs every checkpoint has all programs so far.
 """
 
 from __future__ import annotations
@@ -37,10 +39,9 @@ def main() -> None:
     harvest.add_argument("--runs", nargs="*", type=Path, default=[])
     harvest.add_argument("--programs", type=int, default=5000)
     harvest.add_argument("--checkpoints", type=int, default=50)
-    harvest.add_argument("--alive", type=int, default=1000, help="OpenEvolve's population_size; its default is 1000")
+    harvest.add_argument("--alive", type=int, nargs="+", default=[1000, 5000], help="population_size of the run")
     harvest.add_argument("--iterations", type=int, default=120)
-    harvest.add_argument("--rounds", type=int, default=3)
-    harvest.add_argument("--folder", type=Path, help="where the generated run is kept; default: a temporary folder")
+    harvest.add_argument("--rounds", type=int, default=2)
     part = commands.add_parser("part")  # one measurement, in a process of its own
     part.add_argument("what", choices=["eft", "memory", "files"])
     part.add_argument("run", type=Path)
@@ -50,7 +51,8 @@ def main() -> None:
         return measure_part(options.what, options.run, options.out)
     with tempfile.TemporaryDirectory() as temporary:
         print(recall(Path(temporary), options.runs, options.iterations))
-        print(speed(options.folder or Path(temporary) / "generated", Path(temporary), options))
+        for alive in options.alive:
+            print(speed(Path(temporary), alive, options))
 
 
 # ---------------------------------------------------------------------------------------------------------- recall
@@ -66,7 +68,8 @@ class Careless:
         from eft.mutators.reply import Reply
 
         if call % 4 == 3:
-            return Reply(["I would rather not.", "<<<<<<< SEARCH\nno such line\n=======\nx\n>>>>>>> REPLACE"][call % 8 // 4])
+            useless = "I would rather not.", "<<<<<<< SEARCH\nno such line\n=======\nx\n>>>>>>> REPLACE"
+            return Reply(useless[call % 8 // 4])
         return self.inner.propose(messages, call)
 
 
@@ -124,8 +127,8 @@ def extractor(checkpoint: Path) -> str:
 def recall(folder: Path, runs: list[Path], iterations: int) -> str:
     """The table of recall."""
     ours, journal = search(folder / "runs", iterations)
-    lines = ["| search | children | `eft harvest` (with prompt) | its trace | OpenEvolve's extractor, last checkpoint (with prompt) |",
-             "|---|---|---|---|---|"]  # fmt: skip
+    lines = ["| search | children | `eft harvest` (with prompt) | OpenEvolve's trace | its extractor, last checkpoint "
+             "(with prompt) |", "|---|---|---|---|---|"]  # fmt: skip
     for run, source in [(ours, [ours, journal]), *((r, [r]) for r in runs)]:
         out = folder / f"h-{run.name}"
         counts = harvested(source, out)
@@ -137,8 +140,8 @@ def recall(folder: Path, runs: list[Path], iterations: int) -> str:
                      f"({counts['with_prompt']}) | {sum(lines_of) if lines_of else 'none'} | "
                      f"{extractor(last_checkpoint(run))} |")  # fmt: skip
         if run is ours:
-            lines[-1] += f" {counts['replies']} replies in the journal, all in `replies.parquet` |"
-    return "\n".join(lines) + "\n"
+            kept = f"{counts['replies']} replies in the journal of {ours.name}, all of them in replies.parquet"
+    return "\n".join([*lines, "", kept, ""])
 
 
 def harvested(runs: list[Path], out: Path) -> dict[str, Any]:
@@ -158,8 +161,8 @@ def harvested(runs: list[Path], out: Path) -> dict[str, Any]:
 
 
 def generate(folder: Path, programs: int, checkpoints: int, alive: int) -> int:
-    """A run as OpenEvolve 0.4 leaves it: `programs` children over `checkpoints` checkpoints, each with the programs that
-    were alive then: the newest ones and survivors, at most `alive`. Returns the bytes written."""
+    """A run as OpenEvolve 0.4 leaves it: `programs` children over `checkpoints` checkpoints, each with the programs
+    that were alive then: the newest ones and survivors, at most `alive`. Returns the bytes written."""
     rng = random.Random(0)
     body = [f"    v{n} = {n} * scale + offset  # a line of the program\n" for n in range(60)]
     codes = {"seed": "".join(body)}
@@ -177,10 +180,11 @@ def generate(folder: Path, programs: int, checkpoints: int, alive: int) -> int:
         lines[line] = new
         codes[name] = "\n".join(lines)
         # As OpenEvolve's stock prompt has it: three of the best programs, and some for inspiration.
-        shown = "\n\n".join(f"### Program {k} (Score: 0.5)\n```python\n{codes[rng.choice(living)]}\n```" for k in range(5))
+        others = [codes[rng.choice(living)] for _ in range(5)]
+        shown = "\n\n".join(f"### Program {k} (Score: 0.5)\n```python\n{c}\n```" for k, c in enumerate(others))
         user = ("# Current Program Information\n- Fitness: 0.5000\n\n# Program Evolution History\n## Top Performing "
-                f"Programs\n{shown}\n\n# Current Program\n```python\n{codes[parent]}\n```\n\n# Task\nSuggest improvements.\n\n"
-                "<<<<<<< SEARCH\n# Original code\n=======\n# New code\n>>>>>>> REPLACE\n")  # fmt: skip
+                f"Programs\n{shown}\n\n# Current Program\n```python\n{codes[parent]}\n```\n\n# Task\n"
+                "Suggest improvements.\n\n<<<<<<< SEARCH\n# Original\n=======\n# New\n>>>>>>> REPLACE\n")  # fmt: skip
         reply = f"I change line {line}.\n<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n" + "It helps. " * 40
         records[name] = json.dumps({
             "id": name, "code": codes[name], "changes_description": None, "language": "python", "parent_id": parent,
@@ -227,27 +231,33 @@ def measure_part(what: str, run: Path, out: Path) -> None:
                       "found": found}))  # fmt: skip
 
 
-def speed(run: Path, folder: Path, options: argparse.Namespace) -> str:
-    """The table of speed."""
-    if not run.exists():
-        written = generate(run, options.programs, options.checkpoints, options.alive)
-        print(f"generated: {options.programs} programs, {options.checkpoints} checkpoints, {written / 1e6:.0f} MB",
-              file=sys.stderr)  # fmt: skip
-    results: dict[str, list[dict[str, float]]] = {"eft": [], "extractor": []}
+def speed(folder: Path, alive: int, options: argparse.Namespace) -> str:
+    """The table of speed for one population."""
+    run = folder / f"generated{alive}"
+    written = generate(run, options.programs, options.checkpoints, alive)
+    files = sum(1 for _ in run.rglob("programs/*.json"))
+    results: dict[str, list[dict[str, float]]] = {"eft": [], "memory": [], "files": []}
     for number in range(options.rounds):
-        for what in results:  # by turns, so that a noisy minute hits both
-            command = [sys.executable, str(HERE), "part", what, str(run), str(folder / f"{what}{number}")]
+        for what in results:  # by turns, so that a noisy minute hits all
+            out = folder / f"{what}{alive}-{number}"
+            command = [sys.executable, str(HERE), "part", what, str(run), str(out)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             results[what].append(json.loads(done.stdout))
+            shutil.rmtree(out)
+    shutil.rmtree(run)
     middle = {what: {k: statistics.median(r[k] for r in found) for k in found[0]} for what, found in results.items()}
-    ours, theirs = middle["eft"], middle["extractor"]
+    ours = middle["eft"]
+    names = {"eft": "`eft harvest` of the union, replayed, to Parquet",
+             "memory": "OpenEvolve's extractor on each checkpoint, in memory",
+             "files": "OpenEvolve's extractor on each checkpoint, to JSON lines"}  # fmt: skip
+    times = {k: f"{m['wall'] / ours['wall']:.1f}, {m['cpu'] / ours['cpu']:.1f}" for k, m in middle.items()}
     return "\n".join([
-        "| | wall s | CPU s | peak memory MB | children |", "|---|---|---|---|---|",
-        *(f"| {name} | {m['wall']:.1f} | {m['cpu']:.1f} | {m['peak']:.0f} | {m['found']:.0f} |"
-          for name, m in (("`eft harvest` of the union, replayed, to Parquet", ours),
-                          ("OpenEvolve's extractor on each checkpoint, in memory", theirs))),
-        f"| ratio | {theirs['wall'] / ours['wall']:.1f} | {theirs['cpu'] / ours['cpu']:.1f} | "
-        f"{theirs['peak'] / ours['peak']:.1f} | |",
+        f"population {alive}: {options.programs} programs, {options.checkpoints} checkpoints, {files} files, "
+        f"{written / 1e9:.1f} GB", "",
+        "| | wall s | CPU s | times `eft harvest` (wall, CPU) | peak memory MB | children |",
+        "|---|---|---|---|---|---|",
+        *(f"| {names[k]} | {m['wall']:.1f} | {m['cpu']:.1f} | {times[k]} | {m['peak']:.0f} | {m['found']:.0f} |"
+          for k, m in middle.items()), "",
     ])  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def record(row: Transition, count: Callable[[str], int] | None = None) -> dict[s
 
 
 def _uid(*parts: str) -> str:
-    """64 hex digits. The published ones are as long; how they are made is not told, so they are opaque to all readers."""
+    """64 hex digits, as the published ones have; how those are made is not told, so they are opaque to all readers."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()
 
 

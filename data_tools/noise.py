@@ -116,5 +116,5 @@ def say(floors: Iterable[Floor]) -> None:
         print(f"label: {f.task}: noise floor {f.floor:.3g}, from {f.evaluations} evaluations of {f.programs} programs "
               f"({f.seconds:.1f} s)", file=sys.stderr)  # fmt: skip
         if f.drift > 2 * f.floor + 1e-9 * abs(f.drift):
-            print(f"warning: {f.task}: scores measured here differ from the logged ones by up to {f.drift:.3g}, which is "
-                  "more than noise: is this the evaluator that made the logs?", file=sys.stderr)  # fmt: skip
+            print(f"warning: {f.task}: scores measured here differ from the logged ones by up to {f.drift:.3g}, which "
+                  "is more than noise: is this the evaluator that made the logs?", file=sys.stderr)  # fmt: skip

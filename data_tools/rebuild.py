@@ -1,10 +1,10 @@
-"""A prompt where none was logged: the instruction, the parent, its logs and the history, as of when the child was asked for.
+"""A prompt where none was logged: instruction, parent, its logs and the history, as of when the child was asked for.
 
-A transition is (I, x[t-1], H[t-1], F[t-1]) -> x[t]. Where the log kept no prompt, it is put together again by OpenEvolve's
-own prompt sampler, in its stock wording (`openevolve@0.4`): the parent with its score and its execution logs, and as
-history the best programs of the parent's island *that existed at that time*. The row says so (`prompt_source`:
-rebuilt). It is a prompt that the scaffold might have sent, not the one that it did send: which programs it sampled, and
-which of them another worker had finished by then, no log tells.
+A transition is (I, x[t-1], H[t-1], F[t-1]) -> x[t]. Where the log kept no prompt, it is put together again by
+OpenEvolve's own prompt sampler, in its stock wording (`openevolve@0.4`): the parent with its score and its execution
+logs, and as history the best programs of the parent's island *that existed at that time*. The row says so
+(`prompt_source`: rebuilt). It is a prompt that the scaffold might have sent, not the one that it did send: which
+programs it sampled, and which of them another worker had finished by then, no log tells.
 
 What existed at that time? Where it is known when the child was made and how long that took, every program that was made
 before it was asked for; else every program made no later than its parent; where nothing tells the times, the parent and
@@ -190,7 +190,8 @@ def sampler(system: str) -> Callable[..., tuple[str, str]] | None:
             prompt = made.build_prompt(
                 current_program=code, parent_program=code, program_metrics=metrics,
                 previous_programs=history[: settings.num_top_programs], top_programs=history, inspirations=[],
-                language=language, diff_based_evolution=diff, program_artifacts=artifacts or None, feature_dimensions=[],
+                language=language, diff_based_evolution=diff, program_artifacts=artifacts or None,
+                feature_dimensions=[],
             )  # fmt: skip
         finally:
             random.setstate(state)

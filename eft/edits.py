@@ -16,8 +16,8 @@ Dialects differ in what they forgive:
 | shinka@0, codeevolve@0 | see eft/dialects.py     |                 |               |                     |          |
 
 Two settings of a run change what becomes of a reply, and are arguments: `enforce` (`enforce_evolve_blocks`, 0.4: what
-stands outside the EVOLVE blocks is put back) and `described` (changes-description mode, 0.2.26: some of the blocks edit a
-description that is kept beside the program).
+stands outside the EVOLVE blocks is put back) and `described` (changes-description mode, 0.2.26: some of the blocks edit
+a description that is kept beside the program).
 
 Limits: `max_code_length` is not replayed; of a description only the blocks for the program are.
 """

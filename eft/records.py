@@ -240,7 +240,7 @@ def write_transitions(path: Path, rows: Iterable[Transition]) -> int:
 
 
 def read_columns(path: Path, names: list[str]) -> Iterator[dict[str, Any]]:
-    """Some columns of a transitions table, row by row: what a first look needs, without the prompts. Raises EftError."""
+    """Some columns of a transitions table, row by row: what a first look needs, without the prompts."""
     for table, there in _opened(path):
         for group in table.iter_batches(batch_size=4096, columns=[n for n in names if n in there]):
             yield from group.to_pylist()

@@ -26,6 +26,7 @@ RECORD = 32 << 20  # bytes of one JSON document or line
 ELEMENTS = 4_000_000  # commas, brackets and braces in one document
 EXPANSION, UNPACKED = 200, 256 << 20  # a gz file is a bomb beyond both: this ratio, and so many bytes
 MEMORY = 1 << 30  # bytes, stated to users and held by the tests
+TOO_DEEP = "its metrics or artifacts are nested too deeply"
 
 
 class Problems:
@@ -62,9 +63,12 @@ def opened(path: Path) -> BinaryIO:
     return file
 
 
-def walk(root: Path, problems: Problems, skip: frozenset[str] = frozenset()) -> Iterator[tuple[Path, list[str], list[str]]]:
+def walk(
+    root: Path, problems: Problems, skip: frozenset[str] = frozenset()
+) -> Iterator[tuple[Path, list[str], list[str]]]:
     """(folder, names of folders in it, names of files in it) for `root` and all below, sorted. Not entered: links,
-    hidden folders, folders called as in `skip`. Left out and named: links to files outside of `root`, pipes, devices."""
+    hidden folders, folders called as in `skip`. Left out and named: links to files outside of `root`, pipes, devices.
+    """
     real, todo = root.resolve(), [root]
     while todo:
         folder = todo.pop()

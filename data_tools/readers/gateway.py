@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data_tools.readers.files import first_object, integer, json_lines, mapping, text
+from data_tools.readers.files import TOO_DEEP, first_object, integer, json_lines, mapping, text
 from data_tools.readers.search import Options, Search, about
 from eft import edits, prompts
 from eft.records import Transition, code_hash, to_json, transition_id
@@ -59,7 +59,7 @@ def _proposals(journal: Path, search: Search, options: Options, known: set[Pair]
         try:
             row = _row(record, index, numbers[index], search, options)
         except RecursionError:
-            search.problems.add(f"{journal}, proposal of reply {index}", "its metrics or artifacts are nested too deeply")
+            search.problems.add(f"{journal}, proposal of reply {index}", TOO_DEEP)
             continue
         if row is None:
             search.problems.add(f"{journal}, proposal of reply {index}", "no parent or child code in it")

@@ -22,7 +22,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from data_tools.readers import openevolve_config, runlog
-from data_tools.readers.files import Problems, Unreadable, first_object, integer, json_lines, mapping, read_object, text, walk
+from data_tools.readers.files import (
+    Problems,
+    Unreadable,
+    first_object,
+    integer,
+    json_lines,
+    mapping,
+    read_object,
+    text,
+    walk,
+)
 from data_tools.readers.openevolve_programs import LargeArtifacts, gather, release_of
 from data_tools.readers.openevolve_rows import Maker
 from data_tools.readers.search import GENERIC, Options, Refused, Search, about, damage, run_name

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from data_tools import rebuild
-from data_tools.readers.files import integer, text
+from data_tools.readers.files import TOO_DEEP, integer, text
 from data_tools.readers.openevolve_config import RunConfig
 from data_tools.readers.openevolve_programs import LargeArtifacts
 from data_tools.readers.search import Options, Search
@@ -58,7 +58,7 @@ class Maker:
                 if history is not None and not row.prompt_user and row.parent_code:
                     row = self._with_prompt(row, history, build)
             except RecursionError:
-                self.search.problems.add(f"program {text(piece.id)[:80]}", "its metrics or artifacts are nested too deeply")
+                self.search.problems.add(f"program {text(piece.id)[:80]}", TOO_DEEP)
                 continue
             self.counts["children"] += 1
             self.counts["with_prompt"] += bool(row.prompt_user and row.prompt_source == "logged")
@@ -79,8 +79,8 @@ class Maker:
         found = replay(
             candidates=[c for c in dict.fromkeys((piece.parent_code, own, shown)) if c is not None],
             responses=piece.responses or [], child=piece.code, kinds=_kinds(piece, user),
-            dialects=dialects(search.release), language=labelled, pattern=self.options.diff_pattern or self.config.pattern,
-            enforce=self.config.enforce, described=self.config.described,
+            dialects=dialects(search.release), language=labelled, enforce=self.config.enforce,
+            described=self.config.described, pattern=self.options.diff_pattern or self.config.pattern,
         )  # fmt: skip
         language = spoken(labelled, found.parent or found.child)
         counts["odd_language"] += language != labelled
@@ -104,14 +104,19 @@ class Maker:
             child_metrics="" if piece.metrics is None else text(to_json(piece.metrics)),
             parent_artifacts=text(to_json(self.artifacts.of(parent))),
             child_artifacts=text(to_json(self.artifacts.of(piece))), prompt_system=piece.system or "", prompt_user=user,
-            prompt_format=(text(ours.get("prompt_format")) or
-                           prompts.detect_format(piece.system or "", user, piece.key, search.release)) if logged else "",
+            prompt_format=self._format(piece) if logged else "",
             response=found.response, reasoning=prompts.inline_reasoning(found.response), edit_kind=found.kind,
             replay=found.state, model=piece.model or text(usage.get("model")) or text(ours.get("model")),
             prompt_tokens=integer(usage.get("prompt_tokens"), -1),
             response_tokens=integer(usage.get("completion_tokens"), -1), sources=to_json(piece.sources),
             prompt_source="logged" if logged else "", origin_id=self.origin(piece.parent_id or ""),
         )  # fmt: skip
+
+    def _format(self, piece: Piece) -> str:
+        system, user = piece.system or "", piece.user or ""
+        return text(self.search.about.get("prompt_format")) or prompts.detect_format(
+            system, user, piece.key, self.search.release
+        )
 
     def origin(self, name: str) -> str:
         """The program that `name` is a copy of (a migrant may be the copy of a migrant), or `name` itself."""

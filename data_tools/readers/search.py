@@ -46,8 +46,8 @@ class Refused:
 @dataclass
 class Search:
     """One search. `rows` may be a list, or a generator for a search that need not fit into memory; then the counts and
-    notes are whole once it is through. `counts`: numbers for the report (see the reader); `notes`: what a user should be
-    warned of; `remarks`: what is worth knowing, with nothing amiss; `refused`: replies that left no program, as the
+    notes are whole once it is through. `counts`: numbers for the report (see the reader); `notes`: what a user should
+    be warned of; `remarks`: what is worth knowing, with nothing amiss; `refused`: replies that left no program, as the
     scaffold logged them."""
 
     name: str
@@ -87,8 +87,8 @@ def about(root: Path) -> dict[str, Any]:
 
 
 def damage(root: Path) -> tuple[Path, str] | None:
-    """The folder's `run.json` and why it cannot be read, None where it can or there is none. With it goes the suite role,
-    which keeps held-out searches out of training data, so its loss must not be silent."""
+    """The folder's `run.json` and why it cannot be read, None where it can or there is none. With it goes the suite
+    role, which keeps held-out searches out of training data, so its loss must not be silent."""
     file = (root.parent if root.is_file() else root) / RUN_FILE
     if not file.is_file():
         return None

@@ -245,8 +245,9 @@ class Watch:
         """Which budget is used up, and how; "" for none."""
         b, used = self.budget, self.used().get(self.label, {})
         tokens = used.get("prompt_tokens", 0) + used.get("completion_tokens", 0)
+        dollars, hours = used.get("dollars", 0.0), self.seconds / 3600
         limits = ((b.replies, used.get("replies", 0), "replies"), (b.tokens, tokens, "tokens"),
-                  (b.dollars, used.get("dollars", 0.0), "dollars"), (b.hours, self.seconds / 3600, "hours"))  # fmt: skip
+                  (b.dollars, dollars, "dollars"), (b.hours, hours, "hours"))  # fmt: skip
         for limit, now, noun in limits:
             if limit is not None and now >= limit:
                 return f"the budget is used up ({now:.6g} of {limit:g} {noun})"
