@@ -33,6 +33,7 @@ from pydantic import Field
 from eft.config import StageConfig
 from eft.errors import EftError, UsageError, nearest
 from eft.manifest import clear_disk_errors
+from eft.tasks import sandbox
 from eft.tasks.suite import external_folder
 
 FAMILIES = ("openevolve", "algotune", "frontier-cs", "llm-router", "ahc")
@@ -54,6 +55,7 @@ class Config(StageConfig):
     time_limit: float = Field(default=2.0, gt=0, description="seconds of one run (ahc)")
     size: int | None = Field(default=None, ge=1, description="problem size n (algotune; default: a tenth of theirs)")
     check: bool = Field(default=True, description="evaluate the seed of each imported task")
+    sandbox: Literal["auto", "bubblewrap", "rlimits", "none"] = Field(default="auto", description="see docs/sandbox.md")
 
 
 @dataclass
@@ -84,6 +86,8 @@ def run(config: Config) -> dict[str, Any]:
     if not source.exists():
         raise UsageError("there is nothing to import", where=source, why="no such file or folder")
     out = config.out() if config.output else external_folder()
+    if config.check:
+        sandbox.choose(config.sandbox)
     done = []
     for draft in _drafts(family)(source, config):
         folder = write(draft, out)
