@@ -113,6 +113,8 @@ def _walk(path: Path) -> Iterator[tuple[str, Path]]:
             if name:
                 claimed.append(folder)
                 yield name, folder
+        if claimed and folder.is_relative_to(claimed[-1]):  # where the most files are, and no journal ever
+            folders[:] = [f for f in folders if f not in ("programs", "artifacts")]
 
 
 def _same_search(reader: ModuleType, roots: list[Path]) -> list[list[Path]]:

@@ -11,9 +11,11 @@ import contextlib
 import dataclasses
 import enum
 import hashlib
+import itertools
 import json
 import math
 import operator
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -203,7 +205,7 @@ class Table:
         import pyarrow as pa
 
         if self._rows:
-            arrays = [pa.array(self._buffer[f.name], f.type) for f in self._columns]
+            arrays = [_column(self._buffer[f.name], f.type) for f in self._columns]
             self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._columns))
             self._start()
 
@@ -213,6 +215,26 @@ class Table:
 
 
 _values = operator.attrgetter("__dict__")  # of a Transition: its columns
+
+
+def _column(values: list[Any], kind: Any) -> Any:
+    """The values as an Arrow array. Plain columns are put together by hand: `pa.array` would load pandas first, which
+    takes longer than writing a search of a thousand rows."""
+    import pyarrow as pa
+
+    try:
+        if kind == pa.string():
+            encoded = [v.encode("utf-8") for v in values]
+            offsets = array("i", itertools.accumulate(map(len, encoded), initial=0))
+            return pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)))
+        if kind in (pa.int64(), pa.float64()):
+            if not any(v is not None for v in values):
+                return pa.nulls(len(values), kind)
+            numbers = array("q" if kind == pa.int64() else "d", values)
+            return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(numbers)])
+    except (AttributeError, TypeError, OverflowError, ValueError):
+        pass  # missing values among others, or something that does not belong here: pyarrow knows, or says so
+    return pa.array(values, kind)
 
 
 @contextlib.contextmanager

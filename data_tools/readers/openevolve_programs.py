@@ -120,7 +120,7 @@ def gather(
                 problems.add(f"{path}, record {number}", "no child_id: not a trace record")
             else:
                 pieces.take(piece, record=False)
-    read: set[tuple[str, int]] = set()
+    read: dict[str, set[int]] = {}  # sizes of the copies that were read
     for folder, names in programs:
         where = _relative(folder, base)
         for name in names:
@@ -130,11 +130,14 @@ def gather(
                 continue
             path = folder / name
             try:
-                copy = (stem, path.stat().st_size)
-                if copy in read:
-                    continue
+                if stem in read:
+                    size = path.stat().st_size
+                    if size in read[stem]:
+                        continue
+                    read[stem].add(size)
+                elif known is not None:  # no more than the trace's word so far
+                    read[stem] = {path.stat().st_size}
                 record = read_object(path)
-                read.add(copy)
             except (OSError, Unreadable) as e:
                 problems.add(path, getattr(e, "strerror", None) or e)
                 continue

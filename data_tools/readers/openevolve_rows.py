@@ -209,15 +209,21 @@ _LANGUAGES = {
     "java": re.compile(r"^[ \t]*(?:public\s+)?(?:final\s+)?class\s+\w+[^:\n]*\{|^import\s+java\.", re.MULTILINE),
     "javascript": re.compile(r"^[ \t]*(?:const|let|var)\s+\w+\s*=|^[ \t]*function\s+\w+\s*\(", re.MULTILINE),
 }
-_WORDS = ("include", "main", "fn ", "std::", "package ", "class ", "java", "const ", "let ", "var ", "function ")
 _NAMES = {"c++": "cpp", "cc": "cpp", "cxx": "cpp", "py": "python", "python3": "python", "js": "javascript"}
+
+
+def _odd(code: str) -> bool:
+    """Might this be another language than Python? Asked of every program, so: quickly."""
+    return ("include" in code or "main" in code or "fn " in code or "use std" in code or "package " in code
+            or "class " in code or "java" in code or "const " in code or "let " in code or "var " in code
+            or "function " in code)  # fmt: skip
 
 
 def spoken(labelled: str, code: str) -> str:
     """The language that `code` is in. The label is believed unless it says Python (or nothing), which a config says by
     default, and the code is none but looks like another one."""
     name = _NAMES.get(labelled.lower(), labelled.lower())
-    if name not in ("python", "text", "unknown", "") or (name == "python" and not any(w in code for w in _WORDS)):
+    if name not in ("python", "text", "unknown", "") or (name == "python" and not _odd(code)):
         return name
     likely = next((language for language, mark in _LANGUAGES.items() if mark.search(code)), "")
     if likely and edits.parse_python(code) is None:
