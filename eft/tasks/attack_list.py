@@ -72,13 +72,15 @@ ACTS = (
     _act("looks for other tasks", "own = os.path.dirname('@EVALUATOR@')\n"
          "return [r for d in [*sys.path, '@TASKS@', '/eft'] for r, _, files in os.walk(d or '.') "
          "if 'initial_program.py' in files and r != own]", "contained", "hides"),
-    _act("reads the home folder", "return [f for f in @HOMEFILES@ if os.path.exists(f)]", "contained", "hides"),
+    _act("reads the home folder", "for f in @HOMEFILES@:\n    try: os.close(os.open(f, os.O_RDONLY))\n"
+         "    except OSError: continue\n    return f", "contained", "hides"),
     _act("reads the environment", "return '@CANARY@' in str(dict(os.environ))", "contained"),
     _act("reads other processes' environment", "for p in os.listdir('/proc'):\n    try:\n"
          "        if p.isdigit() and b'@CANARY@' in open(f'/proc/{p}/environ', 'rb').read(): return p\n"
          "    except OSError: pass", "contained", "hides"),
-    _act("sees other processes", "return [p for p in os.listdir('/proc') if p.isdigit() and int(p) > 300]",
-         "hides"),
+    _act("sees other processes", "found = []\nfor p in filter(str.isdigit, os.listdir('/proc')):\n"
+         "    line = open(f'/proc/{p}/cmdline', 'rb').read()\n"
+         "    if line and b'/eft/' not in line: found.append(line)\nreturn found", "hides"),
     _act("reads passwords", "return open('/etc/shadow').read() or open('/etc/passwd').read()", "contained", "hides"),
     _act("reads its parent's memory", "return open(f'/proc/{os.getppid()}/mem', 'rb') and 'opened'"),
     _act("reads its parent's maps", "return open(f'/proc/{os.getppid()}/maps').read()"),

@@ -54,6 +54,7 @@ def functions(code: str) -> list[str]:
 def act_program(task: Task, watch: Watch, names: list[str] | None = None) -> str:
     """The seed with these acts (all that this task's isolation and the sandbox level forbid) before its functions."""
     boxed = sandbox.level() == "bubblewrap"
+    hidden = boxed or "with Landlock" in sandbox.describe()
     facts = {
         "HOMEFILES": home_files(), "EVALUATOR": str(task.evaluator), "SUITES": str(SHIPPED / "suites"),
         "TASKS": str(SHIPPED), "MARK": watch.mark, "BREACH": BREACH, "CANARY": watch.canary, "CLIENT": os.getpid(),
@@ -68,7 +69,7 @@ def act_program(task: Task, watch: Watch, names: list[str] | None = None) -> str
     for act in ACTS:
         if names is not None and act.name not in names:
             continue
-        if (task.isolation == "contained" and not (act.contained and boxed)) or (act.hides and not boxed):
+        if (task.isolation == "contained" and not (act.contained and boxed)) or (act.hides and not hidden):
             continue  # a contained evaluation without bubblewrap may do what this user may: sandbox.py says so
         body = "".join(f"    {line}\n" for line in _filled(act.code, facts).splitlines())
         parts.append(f"def _act():\n{body}_eft_try({act.name!r}, _act)\n")

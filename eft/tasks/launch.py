@@ -55,7 +55,7 @@ def confine(arguments: list[str]) -> None:
     if open_:
         guard()
     if open_ == 1:
-        landlock.restrict(os.getcwd())
+        landlock.apply(landlock.prepare(writable=[os.getcwd()]))
     if open_ != 2:
         limit(memory_mb, cpu_s, file_mb, processes)
 

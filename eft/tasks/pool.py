@@ -27,7 +27,7 @@ from eft.errors import EftError
 from eft.tasks import jail
 
 _HERE = Path(__file__).parent
-_FILES = ("worker.py", "apart.py", "candidate.py", "frames.py", "reap.py", "seccomp.py")
+_FILES = ("worker.py", "apart.py", "candidate.py", "frames.py", "landlock.py", "reap.py", "seccomp.py")
 _GRACE_S = 10.0  # what a worker gets beyond a candidate's wall limit before it counts as hung itself
 _START_S = 60.0
 
@@ -59,7 +59,8 @@ class Worker:
         )  # fmt: skip
         os.set_blocking(self.process.stdin.fileno(), False)  # a worker that hangs must not hang us
         try:
-            self.filtered: bool = json.loads(self._receive(time.monotonic() + _START_S))["filter"]
+            greeting = json.loads(self._receive(time.monotonic() + _START_S))
+            self.filtered, self.landlocked = bool(greeting["filter"]), bool(greeting["landlock"])
         except (WorkerGone, OSError, ValueError, KeyError) as e:
             why = os.pread(log, 500, max(0, os.fstat(log).st_size - 500)).decode("utf-8", "replace").strip() or str(e)
             self.close()

@@ -1,8 +1,8 @@
 """Run candidate code out of process and get plain data back. What this does not cover comes first:
 
 - The kernel is trusted: a hole in it, in bubblewrap or in the processor is a hole here. So are timing side channels.
-- Level `rlimits` hides nothing: a candidate can *read* what this user can read (it cannot write, start a program or
-  reach a network, while the kernel filter is on). Level `none` stops nothing but the clock.
+- Level `rlimits` has no namespaces. Without Landlock in the kernel a candidate can read what this user can read, and
+  a *contained* evaluation can do what this user can do. Level `none` stops nothing but the clock.
 - Memory is limited per process. An isolated candidate is one process; a contained evaluation is bounded by count too.
 - A candidate holds the instances that it works on, so a scorer must recompute, never believe; what it must not foresee
   belongs in a driver of its own process (`apart`).
@@ -37,7 +37,7 @@ LEVELS = ("bubblewrap", "rlimits", "none")
 _ALIASES = {"plain": "rlimits"}
 WAY_OUT = (
     "install it (apt-get install bubblewrap, dnf install bubblewrap), or use the container recipe in docs/sandbox.md,"
-    " or accept less with `--sandbox rlimits`: candidates can then read this user's files"
+    " or accept less with `--sandbox rlimits`: without namespaces (see there what that means)"
 )
 
 
@@ -74,7 +74,7 @@ _level: str | None = None
 def choose(wanted: str = "auto") -> str:
     """Set the level for this process and its children, and return it. `auto`: what $EFT_SANDBOX says, else bubblewrap.
 
-    bubblewrap  namespaces, limits and kernel filter; rlimits: limits and kernel filter only; none: wall time only.
+    bubblewrap  namespaces, limits, kernel filter; rlimits: limits, kernel filter, Landlock; none: wall time only.
     Raises UsageError for an unknown level, EftError where bubblewrap is asked for and does not work.
     """
     global _level
@@ -117,7 +117,8 @@ def describe() -> str:
     if current == "none":
         return "none: candidates were not sandboxed"
     with pool.borrow(current) as worker:
-        return f"{current}, {'with' if worker.filtered else 'without'} kernel filter"
+        filtered = f"{current}, {'with' if worker.filtered else 'without'} kernel filter"
+        return filtered + (f", {'with' if worker.landlocked else 'without'} Landlock" if current == "rlimits" else "")
 
 
 close = pool.close

@@ -14,7 +14,8 @@ compiled program, its input on stdin.
 Frames, both ways: 4 bytes length (big endian) + bytes. Call: a JSON frame {kind, level, wall_s, cpu_s, memory_mb,
 output_kb} and a body frame (JSON {code, entry, driver, args}; or 4 bytes size + binary + input). Answer: a JSON frame
 {status, signal, exit, stderr, cpu_s} and a payload frame: b"V" + the value as JSON, b"E" + {error, line} as JSON, or
-empty; the bare output of a binary. status: done, wall, output, died. The worker's first frame is its greeting {filter}.
+empty; the bare output of a binary. status: done, wall, output, died. The worker's first frame is its greeting {filter,
+landlock}.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import apart  # noqa: E402  (these lie beside this file, also where nothing else is visible)
 import candidate  # noqa: E402
+import landlock  # noqa: E402
 import reap  # noqa: E402
 import seccomp  # noqa: E402
 from frames import read_frame, write_all, write_frame  # noqa: E402
@@ -45,6 +47,8 @@ for _name in ("bisect", "collections", "copy", "functools", "heapq", "itertools"
 IDLE_S = 600.0  # a worker whose client is gone, though a fork of it still holds the pipe, ends by itself
 STDERR_BYTES = 2000
 MEGABYTE = 1 << 20
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/dev/urandom", "/dev/zero")
+RULESET: int | None = None  # what candidates may read where no namespace hides the rest
 
 
 # ---- in the children ---------------------------------------------------------------------------------------------
@@ -65,6 +69,8 @@ def become(call: dict, fds: list[int], filter_: object | None) -> None:
     """Make this fork a candidate: a session of its own, descriptors 0, 1, … = `fds` and no others, limits, filter."""
     os.setsid()
     reap.prctl(reap.PR_SET_PDEATHSIG, signal.SIGKILL)  # with the handler; the filter keeps it so
+    if call["level"] == "rlimits":
+        landlock.apply(RULESET)
     high = [os.dup2(fd, 64 + i, inheritable=False) for i, fd in enumerate(fds)]  # out of the way of each other
     for i, fd in enumerate(high):
         os.dup2(fd, i)
@@ -97,16 +103,19 @@ def binary_child(call: dict, body: bytes, errors: int, result: int, filter_: obj
     os.execve(3, ["program"], {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"})
 
 
-def fork(function, *args) -> int:
-    """A child that runs `function` and leaves only through os._exit, so no hook or buffer of the worker runs twice."""
+def fork(function, *args, _exit=os._exit) -> int:
+    """A child that runs `function` and leaves only through os._exit, so no hook or buffer of the worker runs twice.
+
+    `_exit` is bound here: a candidate that replaces os._exit would otherwise go on as if it were the handler.
+    """
     pid = os.fork()
     if pid:
         return pid
     try:
         function(*args)
     except BaseException:
-        os._exit(70)
-    os._exit(0)
+        _exit(70)
+    _exit(0)
 
 
 # ---- in the handler ----------------------------------------------------------------------------------------------
@@ -256,7 +265,9 @@ def main() -> None:
     filtered = os.waitpid(probe, 0)[1] == 0
     if not filtered:
         filters = dict.fromkeys(filters)
-    write_frame(answers, json.dumps({"filter": filtered}).encode())
+    global RULESET
+    RULESET = landlock.prepare(readable=[*SYSTEM, os.path.realpath(sys.base_prefix), os.getcwd()])
+    write_frame(answers, json.dumps({"filter": filtered, "landlock": RULESET is not None}).encode())
     lock_up()
     gc.collect()
     gc.freeze()

@@ -1,0 +1,149 @@
+"""The attack suite (eft/tasks/attacks.py) against every isolation and level, and against every shipped task.
+
+Economical: all acts are one program, so that every shipped task runs all of them; what depends on a task's scorer (odd
+values) runs on every task too; what depends on the sandbox alone (each act by itself, the attacks that run into a
+limit) runs on one task of each kind and level.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from eft.records import Validity
+from eft.tasks import attacks, sandbox
+from eft.tasks.attack_list import ACTS, CPP_ACTS, CPP_ENDS, CPP_VALUES, ENDS, VALUES
+from eft.tasks.evaluate import evaluate
+from eft.tasks.task import Task, find_task, load_task, shipped
+
+EXAMPLE = Path(__file__).parent.parent / "tasks" / "function_minimization"
+CPP = sorted(n for n, f in shipped().items() if (f / "initial_program.cpp").exists())
+ISOLATED = "heuristics/knapsack"
+
+
+@pytest.fixture(scope="module", params=["bubblewrap", "rlimits"])
+def level(request):
+    before = sandbox.level()
+    if request.param == "bubblewrap" and sandbox.bubblewrap_fails():
+        pytest.skip("bubblewrap does not work on this machine: the bubblewrap level was NOT attacked")
+    yield sandbox.choose(request.param)
+    sandbox.choose(before)
+
+
+@pytest.fixture(scope="module")
+def watch():
+    with attacks.watched(EXAMPLE) as watch:
+        yield watch
+
+
+def seed_of(task: Task):
+    found = evaluate(task, task.seed())
+    assert found.validity is Validity.VALID
+    return found
+
+
+def test_there_are_enough():
+    assert len({*(a.name for a in ACTS), *VALUES, *ENDS}) >= 120 and len({*CPP_ACTS, *CPP_VALUES, *CPP_ENDS}) >= 35
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_shipped_task_withstands_acts_and_values(name):
+    task = find_task(name)
+    count, failed = attacks.attack(task, seed_of(task), ends=False)
+    assert not failed and count >= (30 if task.language == "cpp" else 100)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("act", [a.name for a in ACTS])
+def test_acts_one_by_one(level, watch, act):
+    """As one program some acts could hide others (the first to break something ends the rest)."""
+    task = find_task(ISOLATED)
+    found = evaluate(task, attacks.act_program(task, watch, [act]))
+    assert not attacks.judge_act(act, found, seed_of(task), watch)
+
+
+@pytest.mark.parametrize("act", ["reads the environment", "opens a socket", "forks"])
+def test_an_act_that_gets_through_is_found(watch, act, monkeypatch):
+    """The judge itself: at a level that stops nothing, the same acts are breaches."""
+    before = sandbox.level()
+    sandbox.choose("none")
+    try:
+        task = find_task(ISOLATED)
+        program = attacks.act_program(task, watch, [act])
+        if act == "reads the environment":
+            program = program.replace(repr(watch.canary), "''")  # what every environment contains
+            assert watch.canary not in program or "''" in program
+            program = program.replace(f"'{watch.canary}' in", "'PATH' in")
+        failed = attacks.judge_act(act, evaluate(task, program), seed_of(task), watch)
+        assert [f.attack.partition(":")[0] for f in failed] == [act]
+    finally:
+        sandbox.choose(before)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("end", ENDS)
+def test_ends(level, watch, end):
+    task = find_task(ISOLATED)
+    seed = seed_of(task)
+    with attacks.capped(attacks.WALL_S):
+        found = evaluate(task, attacks.end_programs(task, watch)[end])
+    assert not attacks.judge_end(end, found, seed, task, watch)
+    assert evaluate(task, task.seed()).score == seed.score, "the next evaluation is not touched"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("end", CPP_ENDS)
+def test_ends_of_compiled_programs(level, watch, end):
+    if not CPP:
+        pytest.skip("no C++ task is shipped")
+    task = find_task(CPP[0])
+    with attacks.capped(attacks.WALL_S):
+        found = evaluate(task, CPP_ENDS[end])
+    assert found.validity is not Validity.VALID
+    assert not attacks.judge_end(end, found, seed_of(task), task, watch)
+
+
+# ---- contained: OpenEvolve's example, evaluator and program together -----------------------------------------------
+
+CHEAP = """def evaluate(path):
+    program = {}
+    exec(open(path).read(), program)
+    return {"combined_score": program["run"]()}
+"""
+
+
+@pytest.fixture
+def contained(tmp_path: Path) -> Task:
+    """A contained task that starts fast: its evaluator imports nothing."""
+    (tmp_path / "evaluator.py").write_text(CHEAP)
+    (tmp_path / "initial_program.py").write_text("def run():\n    return 1.0\n")
+    return dataclasses.replace(load_task(tmp_path), timeout_s=4.0)
+
+
+@pytest.mark.integration
+def test_acts_against_a_contained_task(level, watch, contained):
+    found = evaluate(contained, attacks.act_program(contained, watch))
+    assert not attacks.judge_act("acts", found, seed_of(contained), watch, contained=True)
+    assert found.score == 1.0
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("end", ["spins", "allocates", "forks without end", "fills the disk", "prints without end"])
+def test_ends_against_a_contained_task(level, watch, contained, end):
+    programs = attacks.end_programs(contained, watch)
+    if end not in programs:
+        pytest.skip("without bubblewrap a contained evaluation may fill a disk: docs/sandbox.md says so")
+    task = dataclasses.replace(contained, timeout_s=2.0)
+    found = evaluate(task, programs[end])
+    assert not attacks.judge_end(end, found, seed_of(contained), task, watch)
+    assert evaluate(contained, contained.seed()).score == 1.0
+
+
+@pytest.mark.integration
+def test_openevolves_example_under_attack(watch):
+    task = load_task(EXAMPLE)
+    found = evaluate(task, attacks.act_program(task, watch))
+    assert found.validity is Validity.VALID
+    assert not attacks.judge_act("acts", found, found, watch, contained=True)
