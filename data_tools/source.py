@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from eft import manifest
@@ -29,10 +30,17 @@ def check(source: Path, out: Path, before: str) -> None:
 
 
 def start(out: Path) -> None:
-    """Make the output folder and take away an old manifest: from here on the output counts as unfinished.
+    """Make the output folder and take away an old manifest, and what a killed run was writing: from here on the output
+    counts as unfinished.
 
     Raises EftError where the folder cannot be made.
     """
     with manifest.clear_disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         (out / manifest.NAME).unlink(missing_ok=True)
+        for left in out.glob(".*"):
+            if _TEMPORARY.fullmatch(left.name) and left.is_file():
+                left.unlink(missing_ok=True)
+
+
+_TEMPORARY = re.compile(r"\.[\w-]+\.(?:parquet|json)\.[a-z0-9_]{8}")  # as `manifest.atomic_file` names them

@@ -49,12 +49,16 @@ def test_a_search_of_ours_is_read_back_equal(tmp_path):
     (file,) = finch_writer.write(tmp_path / "l", tmp_path / "f", count=len, left_out=left_out)
     assert left_out == {"breakage": 1}
     first = {r.child_id: r for r in read_transitions(tmp_path / "l") if r.label in finch_writer.LABELS}
-    label.run(label.Config(source=harvest.run(harvest.Config(runs=[file], output=tmp_path / "h2")), output=tmp_path / "l2"))
+    label.run(
+        label.Config(source=harvest.run(harvest.Config(runs=[file], output=tmp_path / "h2")), output=tmp_path / "l2")
+    )
     again = {r.child_id: r for r in read_transitions(tmp_path / "l2")}
     assert first.keys() == again.keys() == {"child-1", "child-2", "child-4"}
     for name in COLUMNS:
         if name not in ("sources", "rank"):  # the rank counted the broken one's search
-            assert {c: getattr(r, name) for c, r in first.items()} == {c: getattr(r, name) for c, r in again.items()}, name
+            assert {c: getattr(r, name) for c, r in first.items()} == {c: getattr(r, name) for c, r in again.items()}, (
+                name
+            )
     table = pq.read_table(file).to_pylist()[0]
     assert table["response_token_length"] == len(table["response"]) and len(table["global_uid"]) == 64
     assert [t["role"] for t in table["trajectory"]] == ["system", "user", "assistant"]
@@ -86,7 +90,9 @@ def test_any_row_comes_back(tmp_path_factory, task, domain, language, reasoning,
     (file,) = finch_writer.write(tmp_path / "t.parquet", tmp_path / "f")
     (again,) = read_back(file, tmp_path / "h")
     storable = reasoning.encode("utf-8", "replace").decode()
-    ours = {n: getattr(row.replace(reasoning=storable), n) for n in COLUMNS if n not in LABELLED | {"sources", "replay"}}
+    ours = {
+        n: getattr(row.replace(reasoning=storable), n) for n in COLUMNS if n not in LABELLED | {"sources", "replay"}
+    }
     assert {n: getattr(again, n) for n in ours} == ours
     assert parse_python(child_code) is None or again.replay in ("match", "mismatch")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -49,7 +50,7 @@ def finch_record(number: int = 0, **changes: Any) -> dict[str, Any]:
             **changes}  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------------- any values, any tears
+# ------------------------------------------------------------------------------------------------ any values, any tears
 
 PLAIN = (st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**400)
          | st.sampled_from(["../../x", "/etc/passwd", "\ud800", "a\0b", "", "x" * 300]))  # fmt: skip
@@ -112,7 +113,9 @@ def test_damaged_logs_of_every_kind_are_harvested_all_the_same(tmp_path_factory,
     for name, kind in many.items():
         records = data.draw(st.lists(damaged(kind), max_size=3))
         written(run / name, [dumped(r) for r in records], seed // 2)
-    written(run / "checkpoints" / "checkpoint_10" / "metadata.json", [dumped(data.draw(damaged("metadata")))], seed // 3)
+    written(
+        run / "checkpoints" / "checkpoint_10" / "metadata.json", [dumped(data.draw(damaged("metadata")))], seed // 3
+    )
     if data.draw(st.booleans()):
         written(run / "run.json", [dumped(data.draw(damaged("about")))], seed)
     before = snapshot(world)
@@ -146,7 +149,9 @@ def test_cyclic_parents_end(tmp_path_factory, edges):
     tmp_path = tmp_path_factory.mktemp("cycle")
     programs = [program_json(child(90))]
     for number, parent, migrant, logged in edges:
-        value = program_json(child(number, id=f"p{number}", parent_id=f"p{parent}"), **({} if logged else {"prompts": None}))
+        value = program_json(
+            child(number, id=f"p{number}", parent_id=f"p{parent}"), **({} if logged else {"prompts": None})
+        )
         value["metadata"] |= {"migrant": True} if migrant else {}
         programs.append(value)
     checkpoint(tmp_path / "run", 10, programs)
@@ -154,7 +159,7 @@ def test_cyclic_parents_end(tmp_path_factory, edges):
     assert "child-90" in {r.child_id for r in rows}
 
 
-# ----------------------------------------------------------------------------------------- size, links, pipes, processes
+# ---------------------------------------------------------------------------------------- size, links, pipes, processes
 
 
 def watched(run: Path, out: Path) -> tuple[list[str], dict[str, Any], float]:
@@ -176,7 +181,15 @@ def test_huge_lines_and_bombs_stay_within_the_stated_memory(tmp_path):
     hundred = 100 << 20
     with open(run / "evolution_trace.jsonl", "wb") as f:
         f.write(dumped(trace_json(child(1))) + b"\n" + b'{"child_id": "' + b"x" * hundred + b'"}\n')
-        f.write(b"[" * (30 << 20) + b"\n" + b'{"a": [' + b"{}," * (10 << 20) + b"{}]}\n" + dumped(trace_json(child(2))) + b"\n")
+        f.write(
+            b"[" * (30 << 20)
+            + b"\n"
+            + b'{"a": ['
+            + b"{}," * (10 << 20)
+            + b"{}]}\n"
+            + dumped(trace_json(child(2)))
+            + b"\n"
+        )
     (programs / "brackets.json").write_bytes(b'{"code": "x", "metrics": [' + b"[]," * (10 << 20) + b"[]]}")
     (programs / "long.json").write_bytes(b'{"code": "' + b"y" * (40 << 20) + b'"}')
     (run / "logs").mkdir()
@@ -289,7 +302,38 @@ def test_an_interrupted_harvest_leaves_nothing_half(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         harvest.run(config)
     assert not (tmp_path / "h" / "manifest.json").exists()  # unfinished, and says so
-    assert sorted(p.name for p in (tmp_path / "h").iterdir()) == ["replies.parquet", "searches.json", "transitions.parquet"]
+    assert sorted(p.name for p in (tmp_path / "h").iterdir()) == [
+        "replies.parquet",
+        "searches.json",
+        "transitions.parquet",
+    ]
     monkeypatch.undo()
     harvest.run(config)
     assert {n: (tmp_path / "h" / n).read_bytes() for n in first} == first
+
+
+def test_a_harvest_that_is_killed_starts_clean(tmp_path):
+    checkpoint(tmp_path / "run", 10, [seed_json(), *(program_json(child(n)) for n in range(1, 9))])
+    script = ("import itertools, os, signal, sys; from pathlib import Path; from data_tools import harvest\n"
+              "from data_tools.readers import openevolve_rows as rows\n"
+              "real, calls = rows.replay, itertools.count()\n"
+              "def replay(**options):\n"
+              "    if next(calls) == 4: os.kill(os.getpid(), signal.SIGKILL)\n"
+              "    return real(**options)\n"
+              "rows.replay = replay\n"
+              "harvest.run(harvest.Config(runs=[Path(sys.argv[1])], output=Path(sys.argv[2])))")  # fmt: skip
+    out = tmp_path / "h"
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / "run", out], env={**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    )
+    assert done.returncode == -signal.SIGKILL
+    left = sorted(p.name for p in out.iterdir())
+    assert left and all(name.startswith(".") for name in left)  # nothing that looks finished
+    harvest.run(harvest.Config(runs=[tmp_path / "run"], output=out))
+    assert sorted(p.name for p in out.iterdir()) == [
+        "manifest.json",
+        "replies.parquet",
+        "searches.json",
+        "transitions.parquet",
+    ]
+    assert len(list(read_transitions(out))) == 8

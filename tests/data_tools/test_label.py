@@ -229,9 +229,11 @@ class TestBeyondTheLabel:
         task = next(t for t in map(find_task, sorted(shipped())) if None not in (t.seed_raw, t.best_known))
         half = (task.seed_raw + task.best_known) / 2
         rows = [transition(1, task=task.name, child_metrics=to_json({"combined_score": 1.0, task.raw_metric: half})),
-                transition(2, task="foreign", child_metrics=to_json({"combined_score": 2.0, "length": 7.0}))]  # fmt: skip
+                transition(2, task="foreign", child_metrics=to_json({"combined_score": 2, "length": 7}))]  # fmt: skip
         source = output_of("harvest", tmp_path / "h", rows)
-        labelled, counts = run(source, tmp_path / "l", raw_metric="length", direction="min", seed_raw=10.0, best_known=4.0)
+        labelled, counts = run(
+            source, tmp_path / "l", raw_metric="length", direction="min", seed_raw=10.0, best_known=4.0
+        )
         assert [r.gap_closed for r in labelled] == [pytest.approx(0.5), pytest.approx(0.5)]
         assert counts["best"]["foreign"] == {"score": 2.0, "raw": 7.0, "gap_closed": 0.5, "direction": "min"}
         assert run(source, tmp_path / "l2")[0][1].gap_closed is None

@@ -74,7 +74,9 @@ class TestLargeArtifacts:
         (run / "artifacts" / "child-1" / "big").write_bytes(b"\xff" + b"y" * 5000)
         rows, counts = harvested(run, out=tmp_path / "h")
         found = json.loads(rows["child-1"].child_artifacts)
-        assert "link" not in found and found["big"].endswith("... (cut off here, 5001 in all)") and len(found["big"]) < 200
+        assert (
+            "link" not in found and found["big"].endswith("... (cut off here, 5001 in all)") and len(found["big"]) < 200
+        )
         assert counts["bad_files"] == 2
 
 
@@ -101,9 +103,7 @@ class TestSettingsOfTheRun:
         c = child(1, response="<old>x = 0</old><new>x = 1</new>")
         run = tmp_path / "task" / "openevolve_output"
         checkpoint(run, 10, [seed_json(), program_json(c)])
-        (tmp_path / "task" / "config.yaml").write_text(
-            json.dumps({"diff_pattern": "<old>(.*?)</old><new>(.*?)</new>"})
-        )
+        (tmp_path / "task" / "config.yaml").write_text(json.dumps({"diff_pattern": "<old>(.*?)</old><new>(.*?)</new>"}))
         assert harvested(run, out=tmp_path / "a")[0]["child-1"].replay == "match"
         for bad in ("a: [", "&a [*a]", "diff_pattern: '('", "- 1", "\xff", "diff_pattern: {x: 1}", "a: " + "[" * 5000):
             (run / "config.yaml").write_text(bad)
@@ -112,7 +112,11 @@ class TestSettingsOfTheRun:
     def test_crlf_replies_by_release(self, tmp_path):
         """0.4.1 applies them; 0.3 found no block and stored the parent; 0.4.0 refused."""
         reply = diff(0, 1).replace("\n", "\r\n")
-        for release, made, state in (("0.4.1", code(1), "match"), ("0.2.14", SEED, "mismatch"), ("0.4.0", SEED, "mismatch")):
+        for release, made, state in (
+            ("0.4.1", code(1), "match"),
+            ("0.2.14", SEED, "mismatch"),
+            ("0.4.0", SEED, "mismatch"),
+        ):
             run = tmp_path / release
             checkpoint(run, 10, [seed_json(), program_json(child(1, response=reply, code=made))])
             rows, _ = harvested(run, out=tmp_path / f"h{release}", release=release)
@@ -164,13 +168,16 @@ class TestChains:
 
 class TestReplies:
     def messages(self, parent: int) -> list[dict]:
-        return [{"role": "system", "content": "You improve programs."}, {"role": "user", "content": user_prompt(code(parent))}]
+        return [
+            {"role": "system", "content": "You improve programs."},
+            {"role": "user", "content": user_prompt(code(parent))},
+        ]
 
     def journal(self, path: Path, contents: list[str | None], parent: int = 0) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         records = [
-            {"kind": "reply", "search": path.stem, "index": n, "mutator": "m", "model": "big", "status": "ok" if c is not None
-             else "error", "content": c or "", "reasoning": f"thought {n}", "messages": self.messages(parent),
+            {"kind": "reply", "search": path.stem, "index": n, "mutator": "m", "model": "big", "content": c or "",
+             "status": "error" if c is None else "ok", "reasoning": f"thought {n}", "messages": self.messages(parent),
              "usage": {"prompt_tokens": 11, "completion_tokens": n}, "finish_reason": "stop", "seconds": 0.5,
              "error": None if c is not None else "timed out"} for n, c in enumerate(contents)
         ]  # fmt: skip
@@ -189,7 +196,9 @@ class TestReplies:
         assert counts["replies"] == 8 and table[3]["reason"] == "timed out"
         assert table[0]["transition_id"] == rows["child-3"].id and table[0]["child_id"] == "child-3"
         assert [r["response"] for r in table] == [c or "" for c in contents]
-        assert all(r["prompt_user"] == user_prompt(code(0)) and r["reasoning"] == f"thought {r['index']}" for r in table)
+        assert all(
+            r["prompt_user"] == user_prompt(code(0)) and r["reasoning"] == f"thought {r['index']}" for r in table
+        )
         assert rows["child-3"].reasoning == "thought 0" and rows["child-3"].response_tokens == 3
 
     def test_programs_without_prompts_are_joined_by_what_the_reply_makes(self, tmp_path):
@@ -210,10 +219,13 @@ class TestReplies:
     def test_failures_that_the_scaffold_kept_itself(self, tmp_path):
         run = tmp_path / "run"
         trace(run / "evolution_trace.jsonl", [trace_json(child(1))])
+        prompt = {"system": "s", "user": user_prompt(code(0))}
         failed = {"iteration": 2, "error": "No valid diffs found in response", "llm_response": "<think>hm</think>no",
-                  "prompt": {"system": "s", "user": user_prompt(code(0))}, "token_usage": {"completion_tokens": 4}}  # fmt: skip
+                  "prompt": prompt, "token_usage": {"completion_tokens": 4}}  # fmt: skip
         silent = {"iteration": 3, "error": "LLM generation failed: 429", "prompt": failed["prompt"]}
-        (run / "evolution_trace_failures.jsonl").write_text("".join(json.dumps(r) + "\n" for r in (failed, silent)) + "{")
+        (run / "evolution_trace_failures.jsonl").write_text(
+            "".join(json.dumps(r) + "\n" for r in (failed, silent)) + "{"
+        )
         _, counts = harvested(run, out=tmp_path / "h")
         first, second = replies(tmp_path / "h")
         assert (first["outcome"], first["iteration"], first["reasoning"]) == ("no_block", 2, "hm")
@@ -233,7 +245,10 @@ class TestSpool:
                     for n in range(1, 60)]  # fmt: skip
         checkpoint(tmp_path / "run", 10, [seed_json(), *programs[:40]])
         checkpoint(tmp_path / "run", 20, [seed_json(), *programs[20:]])
-        trace(tmp_path / "run" / "evolution_trace.jsonl", [trace_json(child(n, n // 2), with_code=False) for n in range(1, 50, 3)])
+        trace(
+            tmp_path / "run" / "evolution_trace.jsonl",
+            [trace_json(child(n, n // 2), with_code=False) for n in range(1, 50, 3)],
+        )
         plain = list(openevolve.read([tmp_path / "run"], Options()).rows)
         monkeypatch.setattr(spool, "BUDGET", 5000)
         monkeypatch.setattr(spool.Pieces.__init__, "__defaults__", (None, 5000))
@@ -245,7 +260,10 @@ class TestSpool:
     def test_it_was_really_used(self, tmp_path):
         pieces = spool.Pieces(tmp_path, budget=1000)
         for n in range(20):
-            pieces.take(spool.Piece(f"p{n}", "s", code="x" * 100, metrics={"a": float("nan")}, artifacts={"\ud800": [n]}), record=True)
+            pieces.take(
+                spool.Piece(f"p{n}", "s", code="x" * 100, metrics={"a": float("nan")}, artifacts={"\ud800": [n]}),
+                record=True,
+            )
         assert pieces.spilled >= 2 and pieces.get("p3").artifacts == {"\ud800": [3]} and pieces.peek("p3").code is None
         pieces.take(spool.Piece("p3", "t", user="u"), record=False)
         assert (pieces.get("p3").code, pieces.get("p3").user) == ("x" * 100, "u")

@@ -22,7 +22,7 @@ def harvested(run: Path, out: Path, **options) -> tuple[dict[str, Transition], d
     return {r.child_id: r for r in read_transitions(folder)}, manifest.read(folder)["counts"]
 
 
-# ------------------------------------------------------------------------------------------- what may be shown: property
+# ------------------------------------------------------------------------------------------ what may be shown: property
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""`eft collect` with a model behind an endpoint: what it is sent, what it may cost, and how a collection ends and goes on."""
+"""`eft collect` with a model behind an endpoint: what it is sent, what it may cost, how a collection ends and goes on."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ def teacher() -> Iterator[Teacher]:
 
 
 def config(toy: Path, out: Path, **options) -> collect.Config:
-    return collect.Config(**{"tasks": [str(toy)], "output": out, "iterations": 6, "seeds": 2, "sandbox": "rlimits", **options})
+    return collect.Config(
+        **{"tasks": [str(toy)], "output": out, "iterations": 6, "seeds": 2, "sandbox": "rlimits", **options}
+    )
 
 
 def manifest_of(out: Path) -> dict:
@@ -147,7 +149,7 @@ def test_a_budget_ends_it_in_good_order_and_a_larger_one_goes_on(toy, teacher, t
 
 def test_every_budget_and_hours_over_restarts(toy, tmp_path) -> None:
     used = {"m": {"replies": 5, "prompt_tokens": 500, "completion_tokens": 100, "dollars": 0.5}}
-    for budget, word in (({"replies": 5}, "5 of 5 replies"), ({"tokens": 600}, "600 of 600 tokens"), ({"tokens": 601}, ""),
+    for budget, word in (({"replies": 5}, "5 of 5 replies"), ({"tokens": 600}, "600 of 600"), ({"tokens": 601}, ""),
                          ({"dollars": 0.5, "prompt_price": 1.0}, "dollars"), ({"hours": 1.0}, "hours"),
                          ({"hours": 3.0}, ""), ({}, "")):  # fmt: skip
         (tmp_path / "spent.json").write_text(json.dumps({"seconds": 7200.0}))
