@@ -17,14 +17,16 @@ from eft.evaluate.results import Results
 from eft.evaluate.stats import Mean, Rate
 from eft.evaluate.verdict import Verdict
 
-_ACTIVE = re.compile(r"([\\`*_{}\[\]()#+!|~$>-])")
+# What Markdown interprets anywhere (an underscore only at the edge of a word), and at the beginning of a line.
+_ACTIVE = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")
+_FIRST = re.compile(r"^([#>]|[+-](?=\s)|\d+(?=[.)]\s))")
 
 
 def safe(value: Any) -> str:
     """`value` as text that Markdown shows as it is, on one line."""
     flat = " ".join(str(page.printable(str(value))).split())
     flat = flat.replace("&", "&amp;").replace("<", "&lt;")
-    return _ACTIVE.sub(r"\\\1", flat)
+    return _FIRST.sub(lambda m: f"&#{ord(m[0][0])};{m[0][1:]}", _ACTIVE.sub(r"\\\g<0>", flat))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:

@@ -69,15 +69,19 @@ def _z(level: float) -> float:
 
 
 def _scaled(draws, point: float, error: float, freedom: float, level: float, n: int) -> Interval:
-    """The percentile interval of `draws` (resampled means), rescaled to the standard error `error` and Student's t."""
+    """The percentile interval of `draws` (resampled means), rescaled to the standard error `error` and Student's t.
+
+    Neither side is shorter than Student's: one huge value among few makes the resampled means lean to its side, and
+    would leave out zero for no better reason.
+    """
     import numpy as np
     from scipy.stats import t
 
-    spread = float(draws.std())
-    scale = float(t.ppf(0.5 + level / 2, freedom)) / _z(level) * error / spread if spread > 0 else 1.0
+    spread, reach = float(draws.std()), float(t.ppf(0.5 + level / 2, freedom)) * error
+    scale = reach / _z(level) / spread if spread > 0 else 1.0
     low, high = np.quantile(draws, [0.5 - level / 2, 0.5 + level / 2])
     low, high = point + (float(low) - point) * scale, point + (float(high) - point) * scale
-    return Interval(point, min(low, point), max(high, point), n)  # rounding must not push the point outside
+    return Interval(point, min(low, point - reach), max(high, point + reach), n)
 
 
 def error_of_seeds(groups: Sequence) -> tuple[float, float]:

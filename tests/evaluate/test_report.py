@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from made_up_results import HOSTILE, results
+from made_up_results import HOSTILE, results, rich
 
 from eft import manifest, stages
 from eft.errors import EftError, UsageError
-from eft.evaluate import page, provenance, report
+from eft.evaluate import markdown, page, provenance, report
 from eft.evaluate.charts import axis, plot
 from eft.evaluate.compare import compare
 from eft.evaluate.results import MutatorInfo, Results, Search, TaskInfo, to_json
@@ -148,6 +148,59 @@ def test_terminal(capsys):
     show(r, compare(r, draws=50), width=120)
     out = capsys.readouterr()
     assert out.out == "" and "best_of_sft" in out.err and "loses to" in out.err
+
+
+def test_everything_at_once(tmp_path):
+    """Two scaffolds, hidden instances, a format control, two forms of the base, lineage, domains, a sandbox."""
+    html, text = render(rich(seeds=3, iterations=12), recipe(tmp_path))
+    for part in ("Under openevolve", "under tournament", "final value on hidden instances", "routing, packing",
+                 "bubblewrap: no network", "contained (1 task)", "proposal 9", "seedsneeded", "2 edits", "time out",
+                 "better one is the reference", "random_edits", "Holm", "openevolve, tournament"):  # fmt: skip
+        assert part in text, part
+    assert len(html) < 900_000
+
+
+def test_markdown_and_json_say_the_same(tmp_path):
+    r = rich(seeds=3, iterations=12)
+    manifest.write_json(tmp_path / "evaluate" / "results.json", to_json(r))
+    report.run(report.Config(results=tmp_path / "evaluate", output=tmp_path / "r.html", provenance=recipe(tmp_path)))
+    page_, lines, data = (tmp_path / f"r.{s}" for s in ("html", "md", "json"))
+    found, written = json.loads(data.read_text()), lines.read_text()
+    assert written.startswith("# Under openevolve") and found["verdict"]["headline"] in page_.read_text()
+    assert {p["strength"] for p in found["pairs"]} <= {"better", "better_here", "worse", "worse_here", "open", "same"}
+    assert found["contained"]["sandbox"] == "bubblewrap: no network, own file system"
+    assert len(found["cells"]) == 10 * 13 and found["hidden"] and found["transfer"]
+    rows = [line for line in written.splitlines() if line.startswith("|")]
+    assert any("| harvest |" in row for row in rows) and any("best_of_kto" in row for row in rows)
+
+
+def test_markdown_is_deaf_to_hostile_text():
+    words = "`a` [b](javascript:x) **c** | d <img src=x> _e_ $f$ \\\n# g \u202e\x00"
+    shown = markdown.safe(words)
+    assert "\n" not in shown and "<" not in shown and "\u202e" not in shown and "\x00" not in shown
+    for active in ("`", "[", "]", "*", "|", "$"):
+        assert all(shown[i - 1] == "\\" for i, c in enumerate(shown) if c == active), (active, shown)
+    for start in ("# g", "- g", "1. g", "> g", "+ g"):
+        assert markdown.safe(start)[0] == "&"
+    assert markdown.safe("best_of_kto") == "best_of_kto" and markdown.safe("+3.1") == "+3.1"
+    (row,) = markdown.table(["a", "b"], [[words, "x"]])[2:3]
+    assert row.count("|") - row.count("\\|") == 3
+
+
+def test_missing_parts_in_markdown_and_json(tmp_path):
+    failed = (Search("sft", "tour", 0, status="failed"),)
+    for change in ({"searches": ()}, {"searches": (), "mutators": (), "tasks": (), "config": {}},
+                   {"tasks": (TaskInfo("tour"),)}, {"searches": failed}):  # fmt: skip
+        r = dataclasses.replace(results(seeds=1, iterations=3), **change)
+        manifest.write_json(tmp_path / "results.json", to_json(r))
+        report.run(report.Config(results=tmp_path, output=tmp_path / "r.html"))
+        assert (tmp_path / "r.md").read_text().startswith("# ") and json.loads((tmp_path / "r.json").read_text())
+
+
+def test_an_output_that_its_own_markdown_would_overwrite_is_refused(tmp_path):
+    manifest.write_json(tmp_path / "results.json", to_json(results(seeds=1, iterations=3)))
+    with pytest.raises(UsageError, match="is an HTML file"):
+        report.run(report.Config(results=tmp_path, output=tmp_path / "r.md"))
 
 
 def test_report_verb(tmp_path):
