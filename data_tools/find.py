@@ -26,7 +26,7 @@ READERS: dict[str, ModuleType] = {
     "skydiscover": skydiscover,
     "openevolve": openevolve,
 }
-KNOWN = "OpenEvolve or the gateway, or like rows of the Finch-Collection"
+KNOWN = "OpenEvolve, ShinkaEvolve, SkyDiscover, CodeEvolve or the gateway, or like rows of the Finch-Collection"
 
 
 @dataclass

@@ -44,6 +44,7 @@ TRACE = re.compile(r"evolution_trace(?!.*_failures).*\.(jsonl|jsonl\.gz|json|hdf
 FAILURES = re.compile(r"_failures\.jsonl(\.gz)?$")
 TRACE_KEYS = {"parent_id", "child_id", "child_metrics"}
 ARTIFACTS = "artifacts"
+EVALUATIONS = "evaluations.jsonl"  # in a search of ours: what its evaluator said of each program
 
 
 # ------------------------------------------------------------------------------------------------------------ find
@@ -172,7 +173,8 @@ def _rows(search: Search, found: Files, options: Options) -> Iterator[Transition
         seen = gather(found.traces, programs, search.problems, base, pieces)
         search.release = options.release or text(search.about.get("scaffold_release")) or release_of(seen, keys)
         config = openevolve_config.read(found.configs, search.roots)
-        maker = Maker(pieces, search, options, config, LargeArtifacts(found.artifacts, search.problems))
+        artifacts = LargeArtifacts(found.artifacts, search.problems)
+        maker = Maker(pieces, search, options, config, artifacts, _measured(search))
         iterations = set()
         for row in maker.rows():
             iterations.add(row.iteration)
@@ -189,6 +191,18 @@ def _rows(search: Search, found: Files, options: Options) -> Iterator[Transition
     finally:
         pieces.close()
     search.notes += _notes(search, found, log, len(iterations))
+
+
+def _measured(search: Search) -> dict[str, dict]:
+    """All metrics of the programs of our own searches, by code hash: OpenEvolve is told fewer of them."""
+    measured: dict[str, dict] = {}
+    for root in search.roots if search.about else ():
+        if (root / EVALUATIONS).is_file() and not (root / EVALUATIONS).is_symlink():
+            for record in json_lines(root / EVALUATIONS, search.problems):
+                task, _, code = text(record.get("key")).partition("\0")
+                if task == search.about.get("task") and len(measured) < runlog.PROGRAMS:
+                    measured[code] = mapping(record.get("metrics"))
+    return measured
 
 
 def _checkpoint_metadata(folders: list[Path], problems: Problems) -> tuple[int, set[str]]:

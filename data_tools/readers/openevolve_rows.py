@@ -16,7 +16,7 @@ from data_tools.readers.search import Options, Search
 from data_tools.readers.spool import Piece, Pieces
 from data_tools.scores import judge
 from eft import edits, prompts
-from eft.records import Transition, to_json, transition_id
+from eft.records import Transition, code_hash, to_json, transition_id
 
 MODES = {
     "diff": "diff",
@@ -39,6 +39,7 @@ class Maker:
     options: Options
     config: RunConfig
     artifacts: LargeArtifacts
+    measured: dict[str, dict] = field(default_factory=dict)  # code hash -> metrics that the logs may lack
     counts: Counter[str] = field(default_factory=Counter)
 
     def rows(self) -> Iterator[Transition]:
@@ -100,8 +101,8 @@ class Maker:
             iteration=piece.iteration or 0, island=-1 if piece.island is None else piece.island,
             generation=piece.generation or 0, parent_id=piece.parent_id or "", child_id=piece.id, language=language,
             parent_code=found.parent, child_code=found.child,
-            parent_metrics="" if metrics is None else text(to_json(metrics)),
-            child_metrics="" if piece.metrics is None else text(to_json(piece.metrics)),
+            parent_metrics=self._metrics(metrics, found.parent),
+            child_metrics=self._metrics(piece.metrics, found.child),
             parent_artifacts=text(to_json(self.artifacts.of(parent))),
             child_artifacts=text(to_json(self.artifacts.of(piece))), prompt_system=piece.system or "", prompt_user=user,
             prompt_format=self._format(piece) if logged else "",
@@ -111,6 +112,13 @@ class Maker:
             response_tokens=integer(usage.get("completion_tokens"), -1), sources=to_json(piece.sources),
             prompt_source="logged" if logged else "", origin_id=self.origin(piece.parent_id or ""),
         )  # fmt: skip
+
+    def _metrics(self, logged: dict[str, Any] | None, code: str) -> str:
+        """As logged, with what the evaluator said besides; "" where nothing was logged."""
+        if logged is None:
+            return ""
+        more = self.measured.get(code_hash(code)) if self.measured else None
+        return text(to_json({**more, **logged} if more else logged))
 
     def _format(self, piece: Piece) -> str:
         system, user = piece.system or "", piece.user or ""
@@ -196,7 +204,7 @@ def is_copy(piece: Piece, parent: Piece | None) -> bool:
         return False
     if parent is not None and parent.code is not None and parent.code == piece.code:
         return True
-    return not piece.iteration and parent is None
+    return piece.iteration == 0 and parent is None  # the oldest releases did not log iterations at all
 
 
 # -------------------------------------------------------------------------------------------------------- language

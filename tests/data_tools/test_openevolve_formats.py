@@ -25,7 +25,7 @@ from data_tools.readers import openevolve, openevolve_programs, spool
 from data_tools.readers.openevolve_rows import spoken
 from data_tools.readers.search import Options
 from eft import manifest
-from eft.records import Transition, read_transitions
+from eft.records import Transition, code_hash, read_transitions
 
 
 def harvested(*runs: Path, out: Path, **options) -> tuple[dict[str, Transition], dict]:
@@ -268,3 +268,15 @@ class TestSpool:
         pieces.take(spool.Piece("p3", "t", user="u"), record=False)
         assert (pieces.get("p3").code, pieces.get("p3").user) == ("x" * 100, "u")
         pieces.close()
+
+
+def test_metrics_that_openevolve_was_not_told_of_come_from_the_evaluations_of_our_own_searches(tmp_path):
+    run = tmp_path / "s1"
+    trace(run / "evolution_trace.jsonl", [trace_json(child(1)), trace_json(child(2))])
+    (run / "run.json").write_text(json.dumps({"search": "s1", "task": "maths/x"}))
+    known = {"key": f"maths/x\0{code_hash(code(1))}", "metrics": {"combined_score": 9.0, "length": 4.0}}
+    hidden = {"key": f"maths/x\0hidden:{code_hash(code(2))}", "metrics": {"length": 5.0}}
+    (run / "evaluations.jsonl").write_text("\n".join(map(json.dumps, (known, hidden, {"key": 7}))) + "\n{")
+    rows, _ = harvested(run, out=tmp_path / "h")
+    assert json.loads(rows["child-1"].child_metrics) == {"combined_score": 1.0, "length": 4.0}  # the log's word first
+    assert json.loads(rows["child-2"].child_metrics) == {"combined_score": 2.0}
