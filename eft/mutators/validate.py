@@ -17,7 +17,7 @@ from pydantic import Field
 
 from eft.config import StageConfig
 from eft.errors import EftError, UsageError
-from eft.mutators import ast_edits
+from eft.mutators import ast_edits, text_edits
 from eft.tasks.suite import ROLES, load_suite
 from eft.tasks.task import find_task
 from eft.tasks.validate import Check, Report, validate
@@ -77,9 +77,12 @@ def _validate(name: str, config: Config) -> Report:
         return Report(name, "unknown", (Check("loads", False, str(e)),))
 
 
-def propose(code: str, rng: random.Random) -> str | None:
-    """One random edit by the `ast` mutator."""
-    change = ast_edits.propose(code, rng)
+def propose(code: str, rng: random.Random, language: str) -> str | None:
+    """One random edit by the `ast` mutator; None for a language that it does not know."""
+    if language == "python":
+        change = ast_edits.propose(code, rng)
+    else:
+        change = next(text_edits.stream(code, rng, language), None) if language in text_edits.LANGUAGES else None
     return None if change is None else change.child
 
 

@@ -27,7 +27,8 @@ from eft.tasks import attacks
 from eft.tasks.evaluate import Evaluation, evaluate
 from eft.tasks.task import Task
 
-Propose = Callable[[str, random.Random], str | None]  # an edit of a program, or None where there is nothing to change
+# An edit of a program in a language, or None where there is nothing to change (or the language is not known).
+Propose = Callable[[str, random.Random, str], str | None]
 TOLERANCE = 1e-6
 NOISE = 0.1  # of the seed's score: what a contained task may scatter
 
@@ -65,8 +66,8 @@ def validate(
     task: Task, propose: Propose | None = None, *, repeats: int = 5, mutations: int = 60, attack: bool = True,
     ends: bool = True,
 ) -> Report:  # fmt: skip
-    """Run all checks. `propose` makes edits of Python programs; without it, and for other languages, numbers in the
-    text are changed. Raises EftError where the evaluator itself cannot be used.
+    """Run all checks. `propose` makes edits of programs; without it, and where it knows none, numbers in the text are
+    changed. Raises EftError where the evaluator itself cannot be used.
     """
     results, seconds = [], []
     for _ in range(max(2, repeats)):
@@ -165,10 +166,10 @@ def _moves(task: Task, seed: Evaluation, propose: Propose | None, mutations: int
     if mutations < 1:
         return Check("moves", None, "not asked for"), None
     rng = random.Random(task.name)
-    edit = propose if propose is not None and task.language == "python" else change_number
     moved, better, valid, tried, best = 0, 0, 0, 0, None
     for _ in range(mutations):
-        child = edit(task.seed(), rng)
+        child = propose(task.seed(), rng, task.language) if propose is not None else None
+        child = child or change_number(task.seed(), rng)
         if child is None:
             break
         tried += 1
