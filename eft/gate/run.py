@@ -102,6 +102,10 @@ def run(config: Config) -> dict[str, Any]:
     rule = config.rule()
     root, candidate = (model_state(name, config.root) for name in config.states)
     check_comparable(root, candidate)
+    for state in (root, candidate):
+        if config.kind == "judge" and "place" not in state.payload:
+            raise UsageError("judge items need the model's weights", where=state.name,
+                             way_out="give a model folder, or use --kind mutation")  # fmt: skip
     if config.kind != "judge":
         sandbox.choose(config.sandbox)
     pool = open_pool(config)

@@ -5,11 +5,12 @@
 
 Writes weights (adapters merged in float32, then rounded), tokenizer with chat template, README.md. It is done only when
 the folder, loaded again, gives the same logits as the model that was exported. `--push-to-hub ORG/NAME` uploads it
-then.
+then; with `--require-gate FILE` nothing is written or uploaded that `eft gate` has not committed.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -38,6 +39,9 @@ class Config(StageConfig):
     title: str = Field("", description="name of the model, for the card; default: the output folder's name")
     license: str = Field("apache-2.0", description="licence of the weights, for the card")
     tags: list[str] = Field(default_factory=list, description="further tags, for the card")
+    require_gate: Path | None = Field(
+        None, description="decision.json of 'eft gate': export only what it committed, these very weights"
+    )
     push_to_hub: str | None = Field(
         None, description="ORG/NAME to upload to, with the token of `hf auth login` or HF_TOKEN"
     )
@@ -46,7 +50,11 @@ class Config(StageConfig):
 
 
 def inputs(config: Config) -> list[Path]:
-    """What the stage reads: the stage that made the checkpoint, where one did."""
+    """What the stage reads: the stage that made the checkpoint, where one did, and the decision of a gate."""
+    return [*_source(config), *([config.path(config.require_gate)] if config.require_gate else [])]
+
+
+def _source(config: Config) -> list[Path]:
     folder = config.path(config.checkpoint)
     if not folder.is_dir():
         return []
@@ -61,6 +69,8 @@ def run(config: Config) -> Path:
 
     started = time.time()
     name = locate(config.checkpoint, config.root)
+    if config.require_gate is not None:
+        require_gate(config.path(config.require_gate), name)
     out = config.out()
     tokenizer = tokenizers.load(name)
     dtype = _dtype(name) if config.dtype == "auto" else config.dtype
@@ -87,6 +97,28 @@ def run(config: Config) -> Path:
     if config.push_to_hub:
         push(out, config)
     return out
+
+
+def require_gate(file: Path, place: str) -> None:
+    """Raise EftError unless `file` is a decision of `eft gate` that committed the weights of the model `place`."""
+    from eft.models.identity import fingerprint
+
+    try:
+        decision = json.loads(file.read_text(encoding="utf-8"))
+        verdict, candidate = str(decision["verdict"]), decision["candidate"]
+        gated = str(candidate["fingerprint"])
+    except FileNotFoundError:
+        raise EftError("there is no decision of a gate", where=file, way_out="run 'eft gate ROOT CANDIDATE' first") from None
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise EftError("this is not a decision of 'eft gate'", where=file, why=repr(e)) from None
+    if verdict != "COMMIT":
+        raise EftError("the gate did not commit this model: it is not exported", where=file,
+                       why=f"{verdict}: mean advantage {100 * float(decision.get('mean', 0)):+.2f} points on "
+                       f"{decision.get('used', 0)} items")  # fmt: skip
+    if gated != (found := fingerprint(place)):
+        raise EftError("the gate decided about other weights", where=file,
+                       why=f"it committed {candidate.get('name')} ({gated}), and {place} is {found}",
+                       way_out="gate this very checkpoint")  # fmt: skip
 
 
 def say(text: str) -> None:
