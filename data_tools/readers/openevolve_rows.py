@@ -167,12 +167,14 @@ class Maker:
 
     def _with_prompt(self, row: Transition, history: rebuild.History, build: Any) -> Transition:
         earlier = [self._shown(name) for name in history.best(row.child_id)]
-        parent = self.pieces.get(row.parent_id)
-        metrics = self.pieces.get(row.child_id).parent_metrics or (parent.metrics if parent else None) or {}
+        piece, parent = self.pieces.get(row.child_id), self.pieces.get(row.parent_id)
+        metrics = piece.parent_metrics or (parent.metrics if parent else None) or {}
+        whole = "rewrite" if piece.changes == "Full rewrite" else "diff"  # as OpenEvolve sums up a whole program
+        kind = row.edit_kind or MODES.get(piece.mode or "", whole)
         try:
             system, user = build(
                 code=row.parent_code, metrics=_numbers(metrics), artifacts=self.artifacts.of(parent), history=earlier,
-                language=row.language, diff=row.edit_kind != "rewrite", seed=row.id,
+                language=row.language, diff=kind == "diff", seed=row.id,
             )  # fmt: skip
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, IndexError) as e:
             self.search.problems.add(f"program {text(row.child_id)[:80]}",

@@ -144,6 +144,16 @@ def test_a_rebuilt_prompt_and_its_marks(tmp_path):
     assert {c: r.prompt_user for c, r in rows.items()} == {c: r.prompt_user for c, r in again.items()}
 
 
+def test_the_form_that_was_asked_for(tmp_path):
+    pytest.importorskip("openevolve")
+    one, two = (program_json(child(n), prompts=None, timestamp=float(n)) for n in (1, 2))
+    one["metadata"]["changes"], two["metadata"]["evolution_mode"] = "Full rewrite", "full_rewrite"
+    checkpoint(tmp_path / "run", 10, [seed_json(), one, two, program_json(child(3), prompts=None)])
+    rows, _ = harvested(tmp_path / "run", tmp_path / "h")
+    kinds = {c: prompts.edit_kind(r.prompt_user) for c, r in rows.items()}
+    assert kinds == {"child-1": "rewrite", "child-2": "rewrite", "child-3": "diff"}
+
+
 def test_off_by_an_option_and_never_where_one_was_logged(tmp_path):
     rows, counts = harvested(without_prompts(tmp_path / "run"), tmp_path / "h", rebuild_prompts=False)
     assert {(r.prompt_user, r.prompt_source) for r in rows.values()} == {("", "")} and counts["prompts_rebuilt"] == 0
