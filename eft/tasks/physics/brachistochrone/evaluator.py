@@ -1,8 +1,8 @@
 """A slide of twelve straight pieces from (0, 0) to 3 aside and 1 below: how long a bead takes to slide down it.
 
 Bead and slide meet a drag in proportion to length: the bead's energy falls by 0.1 per unit of length. Gravity is 1, so
-v^2 / 2 = depth - 0.1 * length so far; acceleration is constant on a piece, and its time is length / mean speed. A bead
-that stops gets no time but a penalty: creeping on at 0.05.
+v^2 / 2 = depth - 0.1 * length so far; acceleration is constant on a piece, and its time is length / mean speed. Where a
+bead's energy is used up, it creeps on at 0.05.
 """
 
 import math
@@ -20,7 +20,7 @@ def score(value):
         length += piece
         energy = below - DRAG * length
         after = math.sqrt(2 * energy) if energy > 0 else 0.0
-        time += piece / max((speed + after) / 2, CREEP)
+        time += piece / (max((speed + after) / 2, CREEP) if energy > 0 else CREEP)
         speed = after
     return {"combined_score": 3 / time, "time": time}
 
