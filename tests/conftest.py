@@ -28,6 +28,19 @@ def real_runs() -> Path:
 
 
 @pytest.fixture(scope="session")
+def scaffold_python() -> Callable[[str], Path]:
+    """The Python of a scaffold's own environment. They are optional: without one the test says so and is skipped."""
+
+    def find(name: str) -> Path:
+        python = Path(os.environ.get("EFT_SCAFFOLD_VENVS", REPOSITORY / ".venv-scaffolds")) / name / "bin" / "python"
+        if not python.is_file():
+            pytest.skip(f"no environment of {name} here (make scaffold-env): tests with the real {name} were NOT run")
+        return python
+
+    return find
+
+
+@pytest.fixture(scope="session")
 def eft() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run `eft ARGS…` as a process; returns the completed process with text output."""
 

@@ -26,6 +26,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,9 @@ def body(spec: SearchSpec) -> None:
     write_text(seed, marked(scorer.task.seed(), scorer.task.language))
     write_json(spec.folder / SETTINGS, settings(spec, scorer.task, seed))
     _run(spec, python)
-    attempts = read_attempts(spec.folder / RESULTS, spec.iterations)
-    result = tally(spec, attempts, read_journal(spec.journal), scorer, version, time.time() - started,
-                   dialect=dialect_of(version))  # fmt: skip
+    journal = read_journal(spec.journal)
+    attempts = with_prompts(read_attempts(spec.folder / RESULTS, spec.iterations), journal)
+    result = tally(spec, attempts, journal, scorer, version, time.time() - started, dialect=dialect_of(version))
     dataclasses.replace(result, prompt_format=FORMAT).save(spec.folder / RESULT)
 
 
@@ -202,6 +203,21 @@ def read_attempts(results: Path, generations: int) -> list[Attempt]:
         if generation not in found and (attempt := _failed(results / f"gen_{generation}", generation)):
             found[generation] = attempt
     return [found[g] for g in sorted(found) if g <= generations]
+
+
+def with_prompts(attempts: list[Attempt], journal: list[dict[str, Any]]) -> list[Attempt]:
+    """ShinkaEvolve keeps no prompt of a reply that it refused; the gateway's journal does. Replies come in order."""
+    waiting = deque(r for r in journal if r.get("status") == "ok")
+    found = []
+    for attempt in attempts:
+        while waiting and attempt.response is not None:
+            record = waiting.popleft()
+            if (record.get("content") or "") == attempt.response:
+                users = [m["content"] for m in record.get("messages") or [] if m.get("role") == "user"]
+                attempt = attempt if attempt.prompt else dataclasses.replace(attempt, prompt=(users or [""])[-1])
+                break
+        found.append(attempt)
+    return found
 
 
 def _failed(folder: Path, generation: int) -> Attempt | None:

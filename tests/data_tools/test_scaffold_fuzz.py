@@ -33,8 +33,8 @@ from data_tools.readers.search import Options, Search
 from eft.errors import EftError
 from eft.records import Transition, read_transitions, write_transitions
 
-FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-FEWER = settings(FEW, max_examples=10)
+FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEWER = settings(FEW, max_examples=6)
 PATHS = st.sampled_from(["../../escape", "/etc/passwd", "a/b", "", ".", "\0", "x" * 5000, "…", "\ud800"])
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30) | PATHS | st.just(10**400),
