@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from data_tools.chunks import ChunkCounter
 from eft.errors import EftError
 from eft.records import Transition
 
@@ -38,16 +39,23 @@ class TokenCounter:
         from eft import tokenizers
 
         self.name, self._tokenizer = name, tokenizers.load(name)
+        self._chunks = ChunkCounter(self._tokenizer)
         self.identity = tokenizers.identity(self._tokenizer)
 
     def lengths(self, rows: list[Transition]) -> tuple[list[int], list[int]]:
-        """(prompt tokens, response tokens) of every row, in order."""
+        """(prompt tokens, response tokens) of every row, in order.
+
+        Raises EftError where chunks turn out to be no safe way to count with this tokenizer (`data_tools.chunks`).
+        """
         from eft import tokenizers
 
-        prompts = tokenizers.count(
-            self._tokenizer, [tokenizers.prompt_text(self._tokenizer, messages(r)) for r in rows]
-        )
-        return prompts, [n + 1 for n in tokenizers.count(self._tokenizer, [r.response for r in rows])]
+        prompts = self._chunks.count([tokenizers.prompt_text(self._tokenizer, messages(r)) for r in rows])
+        responses = self._chunks.count([r.response for r in rows])
+        if not self._chunks.exact:
+            raise EftError("this tokenizer's counts differ when texts are counted in parts", where=self.name,
+                           why="a check on a sample of the rows failed",
+                           way_out="please report the tokenizer; set EFT_COUNT_WHOLE=1 to count whole texts")  # fmt: skip
+        return prompts, [n + 1 for n in responses]
 
 
 def read_counts(folder: Path, tokenizer: str = "") -> dict[str, tuple[int, int]]:

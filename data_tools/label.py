@@ -33,11 +33,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from data_tools import noise
+from data_tools import noise, shards
 from data_tools.scores import COMBINED, DEFAULT_FEATURES, FLAGS, MARKERS, Verdict, counts_booleans, judge, score
 from data_tools.source import check, start
 from eft import manifest
-from eft.config import StageConfig
 from eft.errors import EftError
 from eft.records import (
     TABLE,
@@ -46,14 +45,19 @@ from eft.records import (
     Transition,
     Validity,
     read_columns,
-    read_transitions,
-    write_transitions,
+    schema,
 )
 
 NOISE = "noise.json"
+# What a label does not depend on stays in Arrow's hands; what it fills in.
+TEXTS = ("parent_code", "child_code", "prompt_system", "prompt_user", "response", "reasoning", "parent_artifacts",
+         "child_artifacts")  # fmt: skip
+EMPTY = dict.fromkeys(TEXTS, "")
+FILLED = ("parent_score", "child_score", "score_kind", "parent_validity", "child_validity", "delta", "label",
+          "relative_delta", "rank", "gap_closed", "noise")  # fmt: skip
 
 
-class Config(StageConfig):
+class Config(shards.Workers):
     positional: ClassVar[str] = "source"
 
     source: Path = Field(Path("harvest"), description="Output folder of 'eft harvest'.")
@@ -105,23 +109,8 @@ def run(config: Config) -> Path:
     floors = _floors(config, seen)
 
     start(out)
-    counts: Counter[str] = Counter()
-    averaged: Counter[str] = Counter()
-    best: dict[str, dict[str, Any]] = {}
-
-    def labelled() -> Iterator[Transition]:
-        for row in read_transitions(source):
-            keyed = has_key[row.run, row.task]
-            row = label(row, eps=config.eps, relative=config.eps_relative, floor=floors.get(row.task, 0.0),
-                        key=config.score_key, allow_average=not keyed, features=config.features)  # fmt: skip
-            raw = _raw(config, row)
-            row = row.replace(rank=seen.rank(row), gap_closed=_gap_closed(config, row, raw))
-            counts[row.label or "unlabelled"] += 1
-            averaged[row.run] += row.score_kind == ScoreKind.AVERAGED
-            _keep_best(config, best, row, raw)
-            yield row
-
-    total = write_transitions(out / TABLE, labelled())
+    with manifest.clear_disk_errors(out):
+        total, counts, averaged, best = _write(config, source, out, Known(dict(has_key), floors, seen.scores))
     report = {"transitions": total, **{str(k): counts[k] for k in Label}, "unlabelled": counts["unlabelled"],
               "averaged": sum(averaged.values()), "noise_floor": floors, "best": best}  # fmt: skip
     _say(report, averaged, names)
@@ -131,6 +120,87 @@ def run(config: Config) -> Path:
         files.append(out / NOISE)
     manifest.write(out, "label", config.model_dump(mode="json"), inputs(config), files, report, started)
     return out
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a row's label needs of all other rows: is there a score under the key, by run and task; the noise floor, by
+    task; the scores of a run's and task's children, sorted."""
+
+    has_key: dict[tuple[str, str], bool]
+    floors: dict[str, float]
+    scores: dict[tuple[str, str], array]
+
+    def rank(self, row: Transition) -> int | None:
+        """1 plus the children of its run and task that score higher; None without a score."""
+        if row.child_score is None:
+            return None
+        scores = self.scores[row.run, row.task]
+        return len(scores) - bisect.bisect_right(scores, row.child_score) + 1
+
+    def of(self, places: set[tuple[str, str]]) -> Known:
+        """The part that concerns some runs and tasks."""
+        return Known({p: self.has_key[p] for p in places}, self.floors,
+                     {p: self.scores[p] for p in places if p in self.scores})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Part(shards.Unit):
+    """A row group, and what is known of its runs and tasks."""
+
+    known: Known | None = None
+
+
+def _write(config: Config, source: Path, out: Path, known: Known) -> tuple[int, Counter, Counter, dict[str, dict]]:
+    """Label row group by row group, in parallel. Returns the number of rows; labels; averaged scores by run; the best
+    child of each task."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    counts, averaged, best, total = Counter(), Counter(), {}, 0
+    parts = []
+    for unit in shards.units(source):
+        light = unit.read(["run", "task"])
+        places = set(zip(light["run"].to_pylist(), light["task"].to_pylist(), strict=True))
+        parts.append(Part(unit.file, unit.group, unit.first, unit.rows, known.of(places)))
+    with manifest.atomic_file(out / TABLE) as file, pq.ParquetWriter(file, schema(), compression="zstd") as writer:
+        for block, labels, by_run, tops in shards.mapped(functools.partial(_labelled, config=config), parts, config):
+            table = pa.ipc.open_stream(block).read_all()
+            writer.write_table(table)
+            total += len(table)
+            counts.update(labels)
+            averaged.update(by_run)
+            for task, top in tops.items():
+                if top["score"] > best.get(task, {"score": -float("inf")})["score"]:
+                    best[task] = top
+    return total, counts, averaged, best
+
+
+def _labelled(part: Part, *, config: Config) -> tuple[bytes, Counter, Counter, dict[str, dict[str, Any]]]:
+    """The rows of one row group with their labels, as an Arrow stream. Runs in a worker. The texts are not touched."""
+    import pyarrow as pa
+
+    table, known = part.transitions(), part.known
+    light = table.select([name for name in table.schema.names if name not in TEXTS])
+    counts, averaged, best, rows = Counter(), Counter(), {}, []
+    for values in light.to_pylist():
+        row = Transition(**values, **EMPTY)
+        row = label(row, eps=config.eps, relative=config.eps_relative, floor=known.floors.get(row.task, 0.0),
+                    key=config.score_key, allow_average=not known.has_key[row.run, row.task],
+                    features=config.features)  # fmt: skip
+        raw = _raw(config, row)
+        row = row.replace(rank=known.rank(row), gap_closed=_gap_closed(config, row, raw))
+        counts[row.label or "unlabelled"] += 1
+        averaged[row.run] += row.score_kind == ScoreKind.AVERAGED
+        _keep_best(config, best, row, raw)
+        rows.append(row)
+    for name in FILLED:
+        i, column = table.schema.get_field_index(name), table.schema.field(name)
+        table = table.set_column(i, column, pa.array([getattr(r, name) for r in rows], column.type))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes(), counts, averaged, best
 
 
 def label(
@@ -201,13 +271,6 @@ class Seen:
     scores: dict[tuple[str, str], array] = field(default_factory=lambda: defaultdict(lambda: array("d")))
     samples: dict[str, noise.Sample] = field(default_factory=dict)
     measured: list[noise.Floor] = field(default_factory=list)
-
-    def rank(self, row: Transition) -> int | None:
-        """1 plus the children of its run and task that score higher; None without a score."""
-        if row.child_score is None:
-            return None
-        scores = self.scores[row.run, row.task]
-        return len(scores) - bisect.bisect_right(scores, row.child_score) + 1
 
 
 def _second_look(config: Config, source: Path, has_key: dict[tuple[str, str], bool]) -> Seen:
