@@ -147,15 +147,21 @@ class Journal:
     def _unused(self, user: str, content: str, search: Search) -> tuple[str, str]:
         """(outcome, reason) of a reply that no row was made of."""
         parent = prompts.current_program(user)
-        if parent is None or search.scaffold != "openevolve":
+        dialect = dialect_of(search)
+        if parent is None or not dialect:
             return "unused", ""
-        return judged(user, content, dialects(search.release)[0], self._children)
+        return judged(user, content, dialect, self._children)
+
+
+def dialect_of(search: Search) -> str:
+    """How the scaffold of this search reads edits, "" where it is not known."""
+    return next(iter(search.dialects), dialects(search.release)[0] if search.scaffold == "openevolve" else "")
 
 
 def judged(user: str, content: str, dialect: str, children: set[str]) -> tuple[str, str]:
     """(outcome, reason) of a reply that the scaffold made no program of, as far as replaying it tells."""
     parent = prompts.current_program(user)
-    if parent is None:
+    if parent is None or not dialect:
         return "unused", ""
     edit = edits.apply(parent, content, kind=prompts.edit_kind(user) or "diff", dialect=dialect)
     if not edit:
@@ -185,6 +191,10 @@ def with_reply(row: Transition, reply: dict[str, Any] | None) -> Transition:
                           prompt_format=prompts.detect_format(system, user, release=row.scaffold_release),
                           prompt_source="logged",
                           replay=_state(row, content, kind))  # fmt: skip
+    elif not row.prompt_user:  # a scaffold that keeps replies and not what it asked (CodeEvolve)
+        system, user = messages_of(reply)
+        row = row.replace(prompt_system=system or row.prompt_system, prompt_user=user, prompt_source="logged",
+                          prompt_format=prompts.detect_format(system, user, release=row.scaffold_release))  # fmt: skip
     return row
 
 
@@ -203,7 +213,7 @@ def refused(replies: Iterable[Refused], search: Search) -> Iterator[dict[str, An
     for index, reply in enumerate(replies):
         outcome = "no_reply"
         if reply.response is not None:
-            outcome = judged(reply.user, reply.response, dialects(search.release)[0], set())[0]
+            outcome = judged(reply.user, reply.response, dialect_of(search), set())[0]
         yield {
             **_of(search), "index": index, "iteration": reply.iteration, "mutator": "", "model": reply.model,
             "outcome": outcome, "reason": reply.reason[:2000], "transition_id": "", "child_id": "",

@@ -25,18 +25,30 @@ _TASK = re.compile(r"^# Task[ \t]*\r?$", re.MULTILINE)
 _CLOSED_BEFORE_TASK = re.compile(r"\n```[ \t]*\r?\n(?:[ \t]*\r?\n)*# Task[ \t]*\r?(?:\n|\Z)")
 
 
-# ShinkaEvolve: "# Current program", or "# Incorrect Program to Fix", a sentence, a fence, then what comes next.
-_SHINKA = re.compile(r"^# (?:Current program|Incorrect Program to Fix)\n\n[^\n`]*:\n\n```[^\n`]*\n", re.MULTILINE)
-_AFTER_SHINKA = re.compile(r"\n```\n\n(?:Here are the performance metrics of the program:|## Error Information)")
+# Other scaffolds' prompts: format -> (what precedes the program, up to its fence; what follows its fence).
+_OTHERS = {
+    "shinka@0": (
+        re.compile(r"^# (?:Current program|Incorrect Program to Fix)\n\n[^\n`]*:\n\n```[^\n`]*\n", re.MULTILINE),
+        re.compile(r"\n```\n\n(?:Here are the performance metrics of the program:|## Error Information)"),
+    ),
+    "codeevolve@0": (
+        re.compile(r"^-+TARGET PROGRAM-+\n[ \t]*\n```[^\n`]*\n", re.MULTILINE),
+        re.compile(r"\n```\nPERFORMANCE METRICS:"),
+    ),
+}
 
 
-def _shinka_program(user: str) -> tuple[int, int] | None:
-    """Where the program stands in a prompt of ShinkaEvolve; None for other prompts."""
-    if "# Current program\n" not in user and "# Incorrect Program to Fix\n" not in user:
+_SIGNS = ("# Current program\n", "# Incorrect Program to Fix\n", "TARGET PROGRAM-")
+
+
+def _other_program(user: str) -> tuple[str, int, int] | None:
+    """(format, begin, end) of the program in a prompt of another scaffold; None for other prompts."""
+    if not any(sign in user for sign in _SIGNS):
         return None
-    for header in reversed(list(_SHINKA.finditer(user))):  # earlier programs, above, may be prompts themselves
-        if end := _AFTER_SHINKA.search(user, header.end() - 1):
-            return header.end(), max(end.start(), header.end())
+    for name, (before, after) in _OTHERS.items():
+        for header in reversed(list(before.finditer(user))):  # earlier programs, above, may be prompts themselves
+            if end := after.search(user, header.end() - 1):
+                return name, header.end(), max(end.start(), header.end())
     return None
 
 
@@ -70,8 +82,8 @@ def current_program(user: str) -> str | None:
     """
     begin = _header_end(user)
     if begin is None:
-        shown = _shinka_program(user)
-        return user[slice(*shown)] if shown else None
+        shown = _other_program(user)
+        return user[shown[1] : shown[2]] if shown else None
     if end := _closing(user, begin - 1):
         return user[begin : end[0]] if end[0] >= begin else ""
     # Templates without the "# Task" line: the first fence line that closes.
@@ -83,8 +95,8 @@ def task_part(user: str) -> str:
     """What follows the "# Task" line of the current program, "" where there is none: how the answer must look."""
     begin = _header_end(user)
     if begin is None:
-        shown = _shinka_program(user)
-        begin = shown[1] if shown else 0
+        shown = _other_program(user)
+        begin = shown[2] if shown else 0
     if end := _closing(user, max(begin - 1, 0)):
         return user[end[1] :]
     task = _TASK.search(user, begin)
@@ -111,8 +123,8 @@ def detect_format(system: str, user: str, key: str | None = None, release: str =
         return ""
     if key and key.endswith("_user_message"):
         return "skydiscover@0"
-    if _shinka_program(user):
-        return "shinka@0"
+    if other := _other_program(user):
+        return other[0]
     if _is_eft(user):
         return EFT_FORMAT
     if not user.lstrip().startswith("# Current Program Information"):

@@ -65,7 +65,7 @@ def read(roots: list[Path], options: Options) -> Search:
             search.notes.append(f"{torn[0].name} cannot be read, so the suite role of these rows is not known")
     search.release = options.release or text(ours.get("scaffold_release"))
     reader = _Rows(search, options)
-    search.rows = reader.rows()
+    search.rows, search.dialects = reader.rows(), DIALECTS
     search.refused = reader.refused
     return search
 
@@ -130,8 +130,7 @@ class _Rows:
             island = integer(record.get("island"), island) if kind == "program" else island
             if kind == "program" and (name := text(fields.get("id"))):
                 known = self.programs.get(name)
-                at_home = integer(fields.get("island_found"), island) == island
-                if known is None or (at_home and not text(known[0].get("parent_id")) and text(fields.get("parent_id"))):
+                if known is None or (_home(fields, island) and not _home(*known[:2])):
                     self.programs[name] = (fields, island, _relative(path, self.search.roots))
             elif kind == "prompt" and (name := text(fields.get("id"))):
                 self.prompts.setdefault(name, text(fields.get("code")))
@@ -165,6 +164,11 @@ class _Rows:
             prompt_tokens=integer(usage.get("prompt_tok"), -1), response_tokens=integer(usage.get("compl_tok"), -1),
             inspirations=ids(fields.get("inspiration_ids")), source=source,
         )  # fmt: skip
+
+
+def _home(fields: dict[str, Any], island: int) -> bool:
+    """Was it read from the island that made it?"""
+    return integer(fields.get("island_found"), island) == island
 
 
 def _metrics(fields: dict[str, Any]) -> dict[str, Any]:

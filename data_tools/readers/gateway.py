@@ -28,7 +28,7 @@ def is_journal(path: Path) -> bool:
     if path.suffix != ".jsonl":
         return False
     first = first_object(path)
-    return first.get("kind") in KINDS and "search" in first
+    return text(first.get("kind")) in KINDS and "search" in first
 
 
 def pair(row: Transition) -> Pair:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_tools.readers.files import Problems, Unreadable, read_object, text
+from data_tools.readers.files import Problems, Unreadable, read_object, real, text
 from eft.records import Transition
 
 # Folder names that say nothing about the search in them: the run is named after the folder around it.
@@ -62,6 +62,7 @@ class Search:
     notes: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     problems: Problems = field(default_factory=Problems)
+    dialects: tuple[str, ...] = ()  # how this scaffold reads edits, the likeliest first (eft/edits.py, eft/dialects.py)
     gains: Counter[str] = field(default_factory=Counter)  # what a gateway journal added to the counts
 
 
@@ -83,7 +84,10 @@ def about(root: Path) -> dict[str, Any]:
         found = read_object(file)
     except Unreadable:
         return {}
-    return found if "task" in found else {}
+    # Plain values only: they go into every row, and into a report that is strict JSON.
+    plain = {text(k): text(v) if isinstance(v, str) else v for k, v in found.items()
+             if isinstance(v, str | bool) or real(v) is not None}  # fmt: skip
+    return plain if "task" in found else {}
 
 
 def damage(root: Path) -> tuple[Path, str] | None:

@@ -82,7 +82,7 @@ def read(roots: list[Path], options: Options) -> Search:
             search.notes.append(f"{torn[0].name} cannot be read, so the suite role of these rows is not known")
     search.release = options.release or text(ours.get("scaffold_release"))
     reader = _Rows(search, options)
-    search.rows = reader.rows()
+    search.rows, search.dialects = reader.rows(), reader.dialects
     search.refused = reader.refused()
     return search
 

@@ -8,6 +8,7 @@ import sqlite3
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from scaffold_logs import (
     SEED,
@@ -27,7 +28,7 @@ from data_tools import harvest, label
 from data_tools.readers import codeevolve, pickles, shinka, skydiscover
 from data_tools.readers.files import Problems, Unreadable
 from data_tools.readers.search import Options
-from eft import manifest
+from eft import manifest, prompts
 from eft.errors import EftError
 from eft.records import Transition, read_transitions
 
@@ -313,3 +314,33 @@ class TestPickles:
         assert isinstance(found, pickles.Opaque) and found.name == "no_such_module.at_all.Thing"
         with pytest.raises(Unreadable):
             pickles.load(b"\x80\x04\x8c\x02os\x93.")  # a name without its module
+
+
+class TestPromptsOfOtherScaffolds:
+    def test_the_program_that_a_prompt_asks_to_change(self):
+        for fix in (False, True):
+            prompt = shinka_prompt(code(3), fix=fix)
+            assert prompts.current_program(prompt) == code(3) and prompts.detect_format("", prompt) == "shinka@0"
+        assert prompts.edit_kind(shinka_prompt("x")) == "diff"
+        sky = sky_program(1)["prompts"]["diff_user_message"]["user"]
+        assert prompts.current_program(sky) == SEED and prompts.edit_kind(sky) == "diff"
+        asked = codeevolve_prompt(code(4))
+        assert prompts.current_program(asked) == code(4) and prompts.detect_format("", asked) == "codeevolve@0"
+
+    def test_a_journal_gives_codeevolve_its_prompts_and_the_replies_that_came_to_nothing(self, tmp_path):
+        run = tmp_path / "run"
+        codeevolve_run(run, 1, checkpoint_bytes([codeevolve_program(0, None), codeevolve_program(1)]))
+        said = [diff(0, 1), "no block", diff(7, 8)]
+        records = [{"kind": "reply", "search": "run", "status": "ok", "content": reply, "index": n, "messages": [
+            {"role": "system", "content": "S"}, {"role": "user", "content": codeevolve_prompt(SEED)}]}
+            for n, reply in enumerate(said)]  # fmt: skip
+        (run / "journal.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+        rows, counts = harvested(run, out=tmp_path / "h")
+        assert rows["c1"].prompt_user == codeevolve_prompt(SEED) and rows["c1"].prompt_format == "codeevolve@0"
+        assert counts["with_prompt"] == 1
+        outcomes = pq.read_table(tmp_path / "h" / "replies.parquet", columns=["outcome"]).to_pylist()
+        assert [o["outcome"] for o in outcomes] == ["child", "no_block", "unmatched"]
+
+
+def codeevolve_prompt(shown: str) -> str:
+    return f"IT.\n-----TARGET PROGRAM-----\n \n```python\n{shown}\n```\nPERFORMANCE METRICS: {{}}\n"

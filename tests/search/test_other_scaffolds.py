@@ -88,7 +88,8 @@ def harvested(root: Path, run: Path, journal: Path, out: Path) -> tuple[list[Tra
     """(rows, the search in the report, replies.parquet) of one run and its journal."""
     folder = harvest.run(harvest.Config(runs=[run, journal], output=out))
     rows = list(read_transitions(folder))
-    return rows, json.loads((folder / "searches.json").read_text())[0], pq.read_table(folder / "replies.parquet").to_pylist()
+    table = pq.read_table(folder / "replies.parquet").to_pylist()
+    return rows, json.loads((folder / "searches.json").read_text())[0], table
 
 
 def test_shinka_is_a_scaffold_like_the_others(runs):
