@@ -90,15 +90,18 @@ def serve() -> None:
     async def answer(request: web.Request) -> web.Response:
         nonlocal count
         body = await request.json()
-        count += 1
         user = body["messages"][-1]["content"]
         old = step.search(user, max(user.rfind("# Current Program"), 0)).group(0)
-        value = 0.5 + count * 0.618033988749895 % 14  # spreads over the range: improvements come all along the search
-        text = f"<<<<<<< SEARCH\n{old}\n=======\nSTEP = {value!r}\n>>>>>>> REPLACE"
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
-        usage = {"prompt_tokens": 300, "completion_tokens": 40, "total_tokens": 340}
+        choices = []
+        for index in range(body.get("n") or 1):
+            count += 1
+            value = 0.5 + count * 0.618033988749895 % 14  # all over the range: improvements come all along the search
+            text = f"<<<<<<< SEARCH\n{old}\n=======\nSTEP = {value!r}\n>>>>>>> REPLACE"
+            message = {"role": "assistant", "content": text}
+            choices.append({"index": index, "finish_reason": "stop", "message": message})
+        usage = {"prompt_tokens": 300, "completion_tokens": 40 * len(choices), "total_tokens": 300 + 40 * len(choices)}
         return web.json_response({"id": "x", "object": "chat.completion", "created": 0, "model": "scripted",
-                                  "choices": [choice], "usage": usage})  # fmt: skip
+                                  "choices": choices, "usage": usage})  # fmt: skip
 
     async def models(request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "scripted", "object": "model"}]})

@@ -142,7 +142,26 @@ class Line:
     async def ask(
         self, ask: Ask, params: dict[str, Any], authorization: str | None = None, search: str = ""
     ) -> Answer:
-        """The upstream's answer. Raises Failure once retrying is of no use; its message says how often was tried."""
+        """The upstream's answer. Raises Failure once retrying is of no use; its message says how often was tried.
+
+        A server that gives fewer than the `ask.n` choices at a time (many know only one) is asked for the others again,
+        with another seed.
+        """
+        answer = await self._ask(ask, params, ask.n, authorization, search)
+        while len(answer.choices) < ask.n:
+            got = len(answer.choices)
+            more = {**params, "n": ask.n - got}
+            if isinstance(params.get("seed"), int):
+                more["seed"] = params["seed"] + got
+            rest = await self._ask(ask, more, ask.n - got, authorization, search)
+            usage = answer.usage and rest.usage and {k: v + rest.usage[k] for k, v in answer.usage.items()}
+            answer = Answer([*answer.choices, *rest.choices], usage, answer.attempts + rest.attempts)
+        return answer
+
+    async def _ask(
+        self, ask: Ask, params: dict[str, Any], n: int, authorization: str | None, search: str
+    ) -> Answer:
+        """One answer with 1 to `n` choices, after as many attempts as it takes."""
         up = self.upstream
         body = json.dumps({**params, "model": up.model or ask.model, "messages": ask.messages}).encode("ascii")
         headers = {"Content-Type": "application/json"}
@@ -155,7 +174,7 @@ class Line:
                 endpoint = self._choose(search)
                 endpoint.in_flight += 1
                 try:
-                    answer, wait = await self._once(endpoint.url, body, headers, ask.n)
+                    answer, wait = await self._once(endpoint.url, body, headers, n)
                 finally:
                     endpoint.in_flight -= 1
             if not isinstance(answer, Failure):

@@ -131,12 +131,13 @@ def thoughts(content: str, separate: str | None) -> str | None:
 
 
 def parse_completion(body: bytes, n: int) -> tuple[list[Choice], dict[str, int] | None]:
-    """The choices and the usage in a server's answer. Raises ValueError where it is not a chat completion."""
+    """The choices (at most `n`, at least one) and the usage in a server's answer. Raises ValueError where it is not a
+    chat completion."""
     data = parse_json(body)  # UnicodeDecodeError is a ValueError too
     if _deeper_than(data, MAX_DEPTH):
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     choices = data.get("choices") if isinstance(data, dict) else None
-    if not isinstance(choices, list) or len(choices) != n:
+    if not isinstance(choices, list) or not 1 <= len(choices) <= n:
         raise ValueError(f"expected a chat completion with {n} choice{'s' if n > 1 else ''}")
     parsed = []
     if not all(isinstance(c, dict) and isinstance(c.get("index", 0), int) for c in choices):

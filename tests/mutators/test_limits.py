@@ -77,6 +77,15 @@ def test_endpoints_are_checked(upstream) -> None:
             Upstream(urls)
 
 
+def test_a_server_that_gives_one_choice_at_a_time_is_asked_for_the_others(tmp_path: Path, upstream, ask) -> None:
+    with running(Gateway(tmp_path, {"m": up(upstream)})) as g:
+        _, answer, _ = ask(g.url("s", "m"), "hi", n=3, seed=7)
+        again = ask(g.url("t", "m"), "hi")[1]
+    assert [c["message"]["content"] for c in answer["choices"]] == ["reply 0", "reply 1", "reply 2"]
+    assert [(b["n"], b["seed"]) for b in upstream.bodies[:3]] == [(3, 7), (2, 8), (1, 9)]
+    assert answer["usage"]["completion_tokens"] == 9 and answer["usage"]["prompt_tokens"] == 21 and again
+
+
 # --------------------------------------------------------------------------------------------------- rate and budgets
 
 
