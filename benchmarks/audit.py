@@ -2,9 +2,9 @@
 
     python benchmarks/audit.py OUT [--updates 64] [--items 128] [--audit-items 384]
 
-Searches of the `ast` teacher on training tasks give data; a root is trained on them from random weights; every update is
-a LoRA (rank 8, at most 16 steps) of that root on a random part of the data, with a random learning rate, by SFT or KTO.
-Everything is real: stages, trainings, log-likelihoods. Resumable; most of the time goes into the log-likelihoods.
+Searches of the `ast` teacher on training tasks give data; a root is trained on them from random weights; every update
+is a LoRA (rank 8, at most 16 steps) of that root on a random part of the data, with a random learning rate, by SFT or
+KTO. Everything is real: stages, trainings, log-likelihoods. Resumable; most of the time goes into the log-likelihoods.
 """
 
 from __future__ import annotations
@@ -27,21 +27,36 @@ from eft.gate.score import model_state
 from eft.records import read_transitions
 
 MODEL = "random:qwen3"
-COMMON = {"launch": "cpu", "precision": "fp32", "global_batch": 8, "micro_batch": 4, "max_tokens": 1536, "eval_rows": 4,
-          "activation_checkpointing": False, "save_every": 100}  # fmt: skip
+COMMON = {
+    "launch": "cpu",
+    "precision": "fp32",
+    "global_batch": 8,
+    "micro_batch": 4,
+    "max_tokens": 1536,
+    "eval_rows": 4,
+    "activation_checkpointing": False,
+    "save_every": 100,
+}
 
 
 def data(out: Path) -> None:
     """Searches on training tasks, and the training sets that follow from them."""
     chain = {
-        "collect": {"role": "train", "seeds": 3, "iterations": 12, "mutator.lookahead": 8, "forms": "[diff]",
-                    "tasks": "[numerics/quadrature, numerics/bessel, heuristics/knapsack, heuristics/job_priority, "
-                    "mathematics/sphere_points, mathematics/circle_packing]", "output": out / "runs"},
+        "collect": {
+            "role": "train",
+            "seeds": 3,
+            "iterations": 12,
+            "mutator.lookahead": 8,
+            "forms": "[diff]",
+            "tasks": "[numerics/quadrature, numerics/bessel, heuristics/knapsack, heuristics/job_priority, "
+            "mathematics/sphere_points, mathematics/circle_packing]",
+            "output": out / "runs",
+        },
         "harvest": {"runs": f"[{out / 'runs'}]", "output": out / "harvest"},
         "label": {"source": out / "harvest", "output": out / "label"},
         "clean": {"source": out / "label", "output": out / "clean", "tokenizer": MODEL, "max_tokens": 1536},
         "build": {"source": out / "clean", "output": out / "build", "validation": 0.2},
-    }  # fmt: skip
+    }
     for verb, options in chain.items():
         stages.run(verb, sets=tuple(f"{k}={v}" for k, v in options.items()))
 
@@ -71,7 +86,9 @@ def part(source: Path, out: Path, rng: random.Random, labelled: bool) -> Path:
     rows = sorted(rng.sample(rows, min(48, len(rows))))
     out.mkdir(parents=True, exist_ok=True)
     pq.write_table(table.take(rows), out / "train.parquet")
-    pq.write_table(pq.read_table(source / "validation.parquet").slice(0, 4 if not labelled else 8), out / "validation.parquet")
+    pq.write_table(
+        pq.read_table(source / "validation.parquet").slice(0, 4 if not labelled else 8), out / "validation.parquet"
+    )
     return out
 
 
@@ -86,9 +103,21 @@ def updates(out: Path, count: int) -> list[Path]:
         if manifest.read(folder) is None:
             started = time.time()
             part(out / "build" / verb, parts, rng, verb == "kto")
-            train(verb, folder, parts, str(out / "root" / "final"), learning_rate=rate, steps=rng.choice([4, 8, 16]),
-                  lora={"rank": 8, "alpha": 16}, seed=k)  # fmt: skip
-            print(f"update {k}: {verb}, learning rate {rate:.1e}, {time.time() - started:.0f} s", file=sys.stderr, flush=True)
+            train(
+                verb,
+                folder,
+                parts,
+                str(out / "root" / "final"),
+                learning_rate=rate,
+                steps=rng.choice([4, 8, 16]),
+                lora={"rank": 8, "alpha": 16},
+                seed=k,
+            )
+            print(
+                f"update {k}: {verb}, learning rate {rate:.1e}, {time.time() - started:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
         made.append(folder / "final")
     return made
 
@@ -140,15 +169,22 @@ def main() -> None:
     names = [str(out / "root" / "final"), *map(str, made)]
     assert len({model_state(n).fingerprint for n in names}) == len(names)
     config = Config(
-        states=names, suite=options.suite, pool=out / "pool", kind="judge", items=options.items,
-        audit_items=options.audit_items, output=out / "audit",
+        states=names,
+        suite=options.suite,
+        pool=out / "pool",
+        kind="judge",
+        items=options.items,
+        audit_items=options.audit_items,
+        output=out / "audit",
         record=Recording(seeds=options.seeds, iterations=12, lookahead=6, shares=(0.05, 0.25, 0.7)),
-    )  # fmt: skip
+    )
     report = run(config)
     with open(out / "hours.jsonl", "a") as f:  # resumed runs add up
         f.write(json.dumps({"seconds": round(time.time() - started)}) + "\n")
     off = [n["off_frontier"] for n in report["native"] if n["off_frontier"] is not None]
-    print(f"off the frontier on independent replies: {sum(off) / len(off):.0%}; this run took {time.time() - started:.0f} s")
+    print(
+        f"off the frontier on independent replies: {sum(off) / len(off):.0%}; {time.time() - started:.0f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python benchmarks/gate.py [--runs 20000] [--seed 0] [-o gate.md]
 
 Items are ±1 or 0 (binary scores, a share `discordance` of the items differs), values are advantages in points (0.01).
-Everything is decided by eft.gate, nothing is recomputed here. Prints Markdown; about a minute on one core. Exits with 1
-where a promise is broken.
+Fixed methods decide by eft.gate.decide, sequential ones by its stopping times, thousands of paths at once. Prints
+Markdown; about a minute and a half on one core. Exits with 1 where a promise is broken.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from eft.gate import bounds, sequential
+from eft.gate import bounds, regret, sequential
 from eft.gate.decide import FIXED, Rule, Verdict, decide
 
 Q = 0.2  # discordance of the tables
-TABLED = {  # power that a simulation of these methods had before any of this was written: (n, effect) -> method -> share
+# Power that a simulation of these methods had before any of this was written: (n, effect) -> method -> share
+TABLED = {
     (64, 0.05): {"tau": 0.769, "mcnemar": 0.139, "midp": 0.213, "bernstein": 0, "betting": 0.063, "gsprt": 0.005},
     (128, 0.05): {"tau": 0.868, "mcnemar": 0.274, "midp": 0.338, "bernstein": 0, "betting": 0.148, "gsprt": 0.08},
     (128, 0.10): {"tau": 0.995, "mcnemar": 0.788, "midp": 0.830, "bernstein": 0, "betting": 0.573, "gsprt": 0.455},
@@ -140,10 +141,31 @@ def savings(rng: np.random.Generator, runs: int, broken: list[str]) -> str:
         saved = 1 - used.mean() / low
         if saved < 0.3 or 1 - idle.mean() / low < 0.3:
             broken.append(f"gsprt saves only {saved:.0%}")
-        rows.append([f"{100 * effect:.0f}", f"{reached:.3f}", f"{100 * null.mean():.1f}", low, f"{used.mean():.0f}",
-                     f"{idle.mean():.0f}", f"{saved:.0%}", f"{1 - idle.mean() / low:.0%}"])  # fmt: skip
-    return table(["effect", "power", "false commits %", "mid-p items", "GSPRT items, value = effect", "value 0",
-                  "saved", "saved at 0"], rows)  # fmt: skip
+        rows.append(
+            [
+                f"{100 * effect:.0f}",
+                f"{reached:.3f}",
+                f"{100 * null.mean():.1f}",
+                low,
+                f"{used.mean():.0f}",
+                f"{idle.mean():.0f}",
+                f"{saved:.0%}",
+                f"{1 - idle.mean() / low:.0%}",
+            ]
+        )
+    return table(
+        [
+            "effect",
+            "power",
+            "false commits %",
+            "mid-p items",
+            "GSPRT items, value = effect",
+            "value 0",
+            "saved",
+            "saved at 0",
+        ],
+        rows,
+    )
 
 
 def reuse(rng: np.random.Generator, runs: int, broken: list[str]) -> str:
@@ -164,15 +186,63 @@ def reuse(rng: np.random.Generator, runs: int, broken: list[str]) -> str:
     return table(["branches", "screening evidence again, alpha", "again, alpha / K", "fresh items, alpha"], rows)
 
 
+def rounds(rng: np.random.Generator, runs: int) -> str:
+    """K branches worth N(-1, 3) points, the best by 128 screening items, then 128 fresh ones or none."""
+    rows, n = [], 128
+    for k in (1, 4, 16):
+        value = np.clip(rng.normal(-0.01, 0.03, (runs, k)), -Q + 1e-6, Q - 1e-6)
+        b, c = counts(rng, value.ravel(), n)
+        seen = ((b - c) / n).reshape(runs, k)
+        winner = seen.argmax(axis=1)
+        true, shown = value[np.arange(runs), winner], seen.max(axis=1)
+        for name, rule in (("screening > 0", None), ("fresh, τ", Rule("tau")), ("fresh, mid-p", Rule("midp"))):
+            done = shown > 0 if rule is None else commits(rule, rng, true, n)[0]
+            parts = [
+                regret.split(v, int(w), float(t), bool(x)) for v, w, t, x in zip(value, winner, true, done, strict=True)
+            ]
+            rows.append(
+                [
+                    k,
+                    name,
+                    f"{100 * shown.mean():+.1f} / {100 * true.mean():+.1f}",
+                    f"{100 * (true[done] <= 0).mean():.0f}",
+                    f"{100 * np.where(done, true, 0).mean():+.2f}",
+                    f"{100 * np.mean([p.selection for p in parts]):.2f}",
+                    f"{100 * np.mean([p.confirmation for p in parts]):.2f}",
+                ]
+            )
+    return table(
+        [
+            "branches",
+            "commit if",
+            "winner: seen / true",
+            "harmful %",
+            "gain",
+            "selection regret",
+            "confirmation regret",
+        ],
+        rows,
+    )
+
+
 # (share that is harmful, what, rule, budget): the smallest of a grid that reach 16 % and 78 %
 SETTINGS = [
-    (0.47, "inherit all", None, 0), (0.47, "τ-gate", Rule("tau"), 64), (0.47, "τ-gate", Rule("tau"), 256),
+    (0.47, "inherit all", None, 0),
+    (0.47, "τ-gate", Rule("tau"), 64),
+    (0.47, "τ-gate", Rule("tau"), 256),
     (0.47, "τ-gate", Rule("tau", margin=0.002), 640),
     (0.47, "GSPRT ±1.5 points", Rule("gsprt", alpha=0.1, beta=0.2, margin=-0.015, effect=0.03, undecided="tau"), 768),
-    (0.77, "inherit all", None, 0), (0.77, "τ-gate", Rule("tau"), 64), (0.77, "τ-gate", Rule("tau"), 256),
+    (0.77, "inherit all", None, 0),
+    (0.77, "τ-gate", Rule("tau"), 64),
+    (0.77, "τ-gate", Rule("tau"), 256),
     (0.77, "τ-gate", Rule("tau", margin=0.003), 2048),
-    (0.77, "GSPRT 0.2 ± 2 points", Rule("gsprt", alpha=0.02, beta=0.04, margin=-0.018, effect=0.04, undecided="tau"), 3072),
-]  # fmt: skip
+    (
+        0.77,
+        "GSPRT 0.2 ± 2 points",
+        Rule("gsprt", alpha=0.02, beta=0.04, margin=-0.018, effect=0.04, undecided="tau"),
+        3072,
+    ),
+]
 
 
 def harm(rng: np.random.Generator, runs: int, broken: list[str]) -> str:
@@ -189,10 +259,31 @@ def harm(rng: np.random.Generator, runs: int, broken: list[str]) -> str:
         margin = (
             "" if rule is None or rule.method != "tau" or not rule.margin else f", τ = {100 * rule.margin:g} points"
         )
-        rows.append([f"{share:.0%}", f"{name}{margin}", budget, f"{used.mean():.0f}", f"{100 * done.mean():.0f}",
-                     f"{100 * harmful:.1f}", f"{100 * kept:.1f}", f"{100 * np.where(done, value, 0).mean():+.2f}"])  # fmt: skip
-    return table(["harmful", "gate", "budget", "mean items", "committed %", "harmful among them %", "useful kept %",
-                  "gain a round, points"], rows)  # fmt: skip
+        rows.append(
+            [
+                f"{share:.0%}",
+                f"{name}{margin}",
+                budget,
+                f"{used.mean():.0f}",
+                f"{100 * done.mean():.0f}",
+                f"{100 * harmful:.1f}",
+                f"{100 * kept:.1f}",
+                f"{100 * np.where(done, value, 0).mean():+.2f}",
+            ]
+        )
+    return table(
+        [
+            "harmful",
+            "gate",
+            "budget",
+            "mean items",
+            "committed %",
+            "harmful among them %",
+            "useful kept %",
+            "gain a round, points",
+        ],
+        rows,
+    )
 
 
 def main() -> int:
@@ -210,6 +301,8 @@ def main() -> int:
         + savings(rng, max(2000, runs // 4), broken),
         "False commits in % where none of K branches is better, 256 items, mid-p, alpha 5 %:\n\n"
         + reuse(rng, runs, broken),
+        "The winner's curse and the regret of a round (points; 128 items each, branches worth N(-1, 3 points)):\n\n"
+        + rounds(rng, max(2000, runs // 4)),
         f"Branches worth N(m, 3 points), discordance {Q}:\n\n" + harm(rng, runs, broken),
     ]
     text = "\n\n".join(parts) + "\n"

@@ -5,7 +5,7 @@
 All states are scored on the same confirmation items (what a gate would see) and on the same audit items (what is taken
 for the truth). The rules then decide on the former and are judged by the latter, against inheriting everything, the
 acceptance of the host itself (native.json beside an update, see eft/gate/native.py) and chance at the gate's own rate.
-One audit is one entry in the ledger: its items are spent. Killed, it continues. Writes OUT/audit.json and prints a table.
+One audit is one entry in the ledger: its items are spent. Killed, it continues. Writes OUT/audit.json, prints a table.
 
 The truth is a measurement too: `resolved` counts the updates whose audited value is two standard errors from zero.
 """
@@ -72,7 +72,9 @@ def gather(pool: Pool, name: str, states: Sequence[State], evaluate: Evaluate, r
             started = time.time()
             rows.append(measure(pool, name, state, items, evaluate))
             if (seconds := time.time() - started) > 1:
-                print(f"audit: {role}, {k + 1} of {len(states)} states, {seconds:.0f} s each", file=sys.stderr, flush=True)
+                print(
+                    f"audit: {role}, {k + 1} of {len(states)} states, {seconds:.0f} s each", file=sys.stderr, flush=True
+                )
         q = np.array(rows)
         pool.decide(name, {"kind": "audit", "states": len(states), "items": count, "evidence": digest(q.tolist())})
     return q
@@ -81,17 +83,21 @@ def gather(pool: Pool, name: str, states: Sequence[State], evaluate: Evaluate, r
 def outcome(committed: np.ndarray, value: np.ndarray) -> dict[str, float | None]:
     """What a policy did, given which of the updates it committed (shares in [0, 1] for chance) and their values.
 
-    commit_rate; harmful: share with value ≤ 0 among the committed; useful_kept: share committed of those with value > 0;
-    gain: mean value that is inherited, per update. None where a share has no denominator.
+    commit_rate; harmful: share with value ≤ 0 among the committed; useful_kept: share committed of those with value
+    > 0; gain: mean value that is inherited, per update. None where a share has no denominator.
     """
     w, useful = np.asarray(committed, float), value > 0
     return {
-        "commit_rate": float(w.mean()), "harmful": float(w[~useful].sum() / w.sum()) if w.sum() else None,
-        "useful_kept": float(w[useful].sum() / useful.sum()) if useful.any() else None, "gain": float((w * value).mean()),
-    }  # fmt: skip
+        "commit_rate": float(w.mean()),
+        "harmful": float(w[~useful].sum() / w.sum()) if w.sum() else None,
+        "useful_kept": float(w[useful].sum() / useful.sum()) if useful.any() else None,
+        "gain": float((w * value).mean()),
+    }
 
 
-def compare(confirmation: np.ndarray, audit: np.ndarray, rules: dict[str, Rule], native: Sequence[bool] | None) -> dict[str, Any]:
+def compare(
+    confirmation: np.ndarray, audit: np.ndarray, rules: dict[str, Rule], native: Sequence[bool] | None
+) -> dict[str, Any]:
     """The table of an audit. `confirmation`, `audit`: q (states, items), the root first. Pure."""
     d = [bounds.differences(audit[0], row) for row in audit[1:]]
     value = np.array([x.mean() for x in d])
@@ -105,9 +111,13 @@ def compare(confirmation: np.ndarray, audit: np.ndarray, rules: dict[str, Rule],
         policies[name] = {**outcome(done, value), "mean_items": float(np.mean([m.used for m in made]))}
         policies[f"chance, at the rate of {name}"] = outcome(np.full(len(value), done.mean()), value)
     return {
-        "updates": len(value), "harmful": float((value <= 0).mean()), "resolved": int((np.abs(value) > 2 * error).sum()),
-        "value": value.tolist(), "error": error.tolist(), "policies": policies,
-    }  # fmt: skip
+        "updates": len(value),
+        "harmful": float((value <= 0).mean()),
+        "resolved": int((np.abs(value) > 2 * error).sum()),
+        "value": value.tolist(),
+        "error": error.tolist(),
+        "policies": policies,
+    }
 
 
 def table(report: dict[str, Any]) -> str:
@@ -116,11 +126,16 @@ def table(report: dict[str, Any]) -> str:
     def share(x: float | None) -> str:
         return "–" if x is None else f"{100 * x:.0f} %"
 
-    rows = ["| policy | committed | harmful among them | useful kept | gain per update | items |", "|---|---|---|---|---|---|"]
+    rows = [
+        "| policy | committed | harmful among them | useful kept | gain per update | items |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, p in report["policies"].items():
         items = f"{p['mean_items']:.0f}" if "mean_items" in p else ""
-        rows.append(f"| {name} | {share(p['commit_rate'])} | {share(p['harmful'])} | {share(p['useful_kept'])} | "
-                    f"{100 * p['gain']:+.2f} | {items} |")  # fmt: skip
+        rows.append(
+            f"| {name} | {share(p['commit_rate'])} | {share(p['harmful'])} | {share(p['useful_kept'])} | "
+            f"{100 * p['gain']:+.2f} | {items} |"
+        )
     return "\n".join(rows)
 
 
@@ -142,16 +157,29 @@ def run(config: Config) -> dict[str, Any]:
         sandbox.choose(config.sandbox)
     pool, out = open_pool(config), config.out()
     with ModelHost(out / "work", config.serving) as host:
-        q = [gather(pool, f"{config.name}.{role}", states, host.evaluate, role, count)
-             for role, count in (("confirmation", config.items), ("audit", config.audit_items))]  # fmt: skip
+        q = [
+            gather(pool, f"{config.name}.{role}", states, host.evaluate, role, count)
+            for role, count in (("confirmation", config.items), ("audit", config.audit_items))
+        ]
     native = _native(config)
     report = compare(q[0], q[1], rules, [n["accepted"] for n in native] if native else None)
-    report |= {"verb": "audit", "root": states[0].to_json(), "states": [s.to_json() for s in states[1:]], "native": native,
-               "items": config.items, "audit_items": config.audit_items, "pool": str(pool.folder),
-               "root_q": float(q[1][0].mean()), "seconds": round(time.time() - started, 1)}  # fmt: skip
+    report |= {
+        "verb": "audit",
+        "root": states[0].to_json(),
+        "states": [s.to_json() for s in states[1:]],
+        "native": native,
+        "items": config.items,
+        "audit_items": config.audit_items,
+        "pool": str(pool.folder),
+        "root_q": float(q[1][0].mean()),
+        "seconds": round(time.time() - started, 1),
+    }
     manifest.write_json(out / "audit.json", report)
-    print(f"audit: {report['updates']} updates, {report['harmful']:.0%} harmful by {config.audit_items} audit items "
-          f"({report['resolved']} resolved); root q {report['root_q']:.3f}\n{table(report)}", file=sys.stderr)  # fmt: skip
+    print(
+        f"audit: {report['updates']} updates, {report['harmful']:.0%} harmful by {config.audit_items} audit items "
+        f"({report['resolved']} resolved); root q {report['root_q']:.3f}\n{table(report)}",
+        file=sys.stderr,
+    )
     return report
 
 
@@ -162,5 +190,7 @@ def _native(config: Config) -> list[dict[str, Any]] | None:
     if not there:
         return None
     if len(there) < len(files):
-        raise EftError(f"{len(files) - len(there)} updates have no {NATIVE}", where=next(f for f in files if f not in there))
+        raise EftError(
+            f"{len(files) - len(there)} updates have no {NATIVE}", where=next(f for f in files if f not in there)
+        )
     return [json.loads(f.read_text()) for f in files]

@@ -4,7 +4,7 @@ A difference d = q(candidate, z) − q(root, z) lies in [-1, 1] for scores q in 
 `alpha`: P(bound is wrong) ≤ alpha for independent items, for every n where the name says so:
 
     hoeffding       exact for every distribution on [-1, 1]; useless below about a thousand items
-    bernstein       empirical Bernstein (Maurer and Pontil 2009, theorem 4): the same promise, tighter where d varies little
+    bernstein       empirical Bernstein (Maurer and Pontil 2009, theorem 4): the same, tighter where d varies little
     sign_flips      paired bootstrap with the null imposed (wild bootstrap, Rademacher weights): the signs of d − margin
                     are resampled. Exact where d − margin is symmetric under the null, which ±1 outcomes are; the
                     percentile bootstrap is not, it commits on three wins and no loss
@@ -32,8 +32,11 @@ def differences(root: np.ndarray, candidate: np.ndarray) -> np.ndarray:
             raise EftError(f"the scores of the {name} must be one number per item", why=f"their shape is {side.shape}")
         check_scores(side, f"the {name}")
     if len(root) != len(candidate):
-        raise EftError("items are missing on one side", why=f"root: {len(root)} scores, candidate: {len(candidate)}",
-                       way_out="evaluate both states on the same items")  # fmt: skip
+        raise EftError(
+            "items are missing on one side",
+            why=f"root: {len(root)} scores, candidate: {len(candidate)}",
+            way_out="evaluate both states on the same items",
+        )
     return candidate - root
 
 
@@ -41,8 +44,12 @@ def check_scores(scores: np.ndarray, who: str, where: object = None) -> None:
     """Raises EftError for a score that is not a finite number in [0, 1]."""
     bad = np.flatnonzero(~((scores >= 0) & (scores <= 1)))  # NaN compares false
     if len(bad):
-        raise EftError(f"{len(bad)} of {len(scores)} scores of {who} are not in [0, 1]", where=where,
-                       why=f"item {bad[0]} has {scores[bad[0]]}", way_out="q must be a finite number from 0 to 1")  # fmt: skip
+        raise EftError(
+            f"{len(bad)} of {len(scores)} scores of {who} are not in [0, 1]",
+            where=where,
+            why=f"item {bad[0]} has {scores[bad[0]]}",
+            way_out="q must be a finite number from 0 to 1",
+        )
 
 
 def check_differences(d: np.ndarray) -> np.ndarray:
@@ -94,8 +101,11 @@ def sign_flips(d: np.ndarray, margin: float = 0.0, *, draws: int = DRAWS, seed: 
 def wins_and_losses(d: np.ndarray) -> tuple[int, int]:
     """(b, c): items that only the candidate, that only the root solved. Raises UsageError for graded scores."""
     if not np.isin(d, (-1.0, 0.0, 1.0)).all():
-        raise UsageError("McNemar's test needs binary scores", why="some item's difference is not -1, 0 or 1",
-                         way_out="use --method betting, gsprt or bootstrap for graded scores")  # fmt: skip
+        raise UsageError(
+            "McNemar's test needs binary scores",
+            why="some item's difference is not -1, 0 or 1",
+            way_out="use --method betting, gsprt or bootstrap for graded scores",
+        )
     return int((d == 1).sum()), int((d == -1).sum())
 
 

@@ -1,8 +1,8 @@
 """Screening, confirmation, one step of inheritance: from claims over scores to decisions in the ledger.
 
-Order, and what a kill between any two of these leaves: claim (the items are spent and belong to this decision) → scores,
-batch by batch, both states on the same items → the decision, one line. The same call again continues after the last of
-them that is on disk. `replay` computes a decision from what is on disk: it must come out the same, bit by bit.
+Order, and what a kill between any two of these leaves: claim (the items are spent and belong to this decision) →
+scores, batch by batch, both states on the same items → the decision, one line. The same call again continues after the
+last of them that is on disk. `replay` computes a decision from what is on disk: it must come out the same, bit by bit.
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ def _about(
     kind: str, root: State, candidates: Sequence[State], rule: Rule | None, budget: int, batch: int
 ) -> dict[str, Any]:
     return {
-        "kind": kind, "root": root.to_json(), "candidates": [c.to_json() for c in candidates], "budget": budget,
-        "batch": batch, "rule": dataclasses.asdict(rule) if rule else None,
-    }  # fmt: skip
+        "kind": kind,
+        "root": root.to_json(),
+        "candidates": [c.to_json() for c in candidates],
+        "budget": budget,
+        "batch": batch,
+        "rule": dataclasses.asdict(rule) if rule else None,
+    }
 
 
 def measure(pool: Pool, decision: str, state: State, items: Sequence[Item], evaluate: Evaluate) -> np.ndarray:
@@ -42,8 +46,12 @@ def measure(pool: Pool, decision: str, state: State, items: Sequence[Item], eval
         part = missing[start : start + BATCH]
         found = np.asarray(list(evaluate(state, part)), float)
         if found.shape != (len(part),):
-            raise EftError(f"the host scored {len(found)} of {len(part)} items of '{state.name}'", where=pool.folder,
-                           why="items are missing on one side", way_out="return one q per item, in order")  # fmt: skip
+            raise EftError(
+                f"the host scored {len(found)} of {len(part)} items of '{state.name}'",
+                where=pool.folder,
+                why="items are missing on one side",
+                way_out="return one q per item, in order",
+            )
         bounds.check_scores(found, f"'{state.name}'", where=pool.folder)
         scores = {item.id: float(q) for item, q in zip(part, found, strict=True)}
         pool.keep_scores(decision, state.fingerprint, scores)
@@ -52,9 +60,17 @@ def measure(pool: Pool, decision: str, state: State, items: Sequence[Item], eval
 
 
 def confirm(
-    pool: Pool, decision: str, root: State, candidate: State, rule: Rule, evaluate: Evaluate, *, budget: int,
-    batch: int = BATCH, role: str = "confirmation",
-) -> dict[str, Any]:  # fmt: skip
+    pool: Pool,
+    decision: str,
+    root: State,
+    candidate: State,
+    rule: Rule,
+    evaluate: Evaluate,
+    *,
+    budget: int,
+    batch: int = BATCH,
+    role: str = "confirmation",
+) -> dict[str, Any]:
     """Decide about one frozen candidate on fresh items of `role`, at most `budget` of them, and write it down.
 
     Fixed methods take all of the budget; sequential ones portions of `batch`, until they know. Returns the result as in
@@ -89,13 +105,23 @@ def _portions(rule: Rule, budget: int, batch: int) -> list[int]:
     return [min(batch, budget - start) for start in range(0, budget, batch)]
 
 
-def _result(kind: str, root: State, candidate: State, found: Decision, items: Sequence[Item], a: Any, b: Any) -> dict[str, Any]:  # fmt: skip
+def _result(
+    kind: str, root: State, candidate: State, found: Decision, items: Sequence[Item], a: Any, b: Any
+) -> dict[str, Any]:
     return {
-        "kind": kind, "verdict": str(found.verdict), "root": root.to_json(), "candidate": candidate.to_json(),
-        "rule": dataclasses.asdict(found.rule), "items": found.items, "used": found.used, "mean": found.mean,
-        "numbers": found.numbers, "root_mean": float(np.mean(a)), "candidate_mean": float(np.mean(b)),
+        "kind": kind,
+        "verdict": str(found.verdict),
+        "root": root.to_json(),
+        "candidate": candidate.to_json(),
+        "rule": dataclasses.asdict(found.rule),
+        "items": found.items,
+        "used": found.used,
+        "mean": found.mean,
+        "numbers": found.numbers,
+        "root_mean": float(np.mean(a)),
+        "candidate_mean": float(np.mean(b)),
         "evidence": digest([[i.id for i in items], a.tolist(), b.tolist()]),
-    }  # fmt: skip
+    }
 
 
 def _known(pool: Pool, decision: str, about: dict[str, Any]) -> dict[str, Any] | None:
@@ -106,13 +132,19 @@ def _known(pool: Pool, decision: str, about: dict[str, Any]) -> dict[str, Any] |
 
 
 def screen(
-    pool: Pool, decision: str, root: State, candidates: Sequence[State], evaluate: Evaluate, *, items: int,
+    pool: Pool,
+    decision: str,
+    root: State,
+    candidates: Sequence[State],
+    evaluate: Evaluate,
+    *,
+    items: int,
     rule: Rule | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Measure all candidates on the same screening items and name the best one (the first of equals).
 
-    Returns {winner: index, means, verdict: None}. With `rule` the winner is also decided about on this very evidence, at
-    alpha / K: where no fresh items can be had. Its `branches` is filled in here, so it cannot be forgotten.
+    Returns {winner: index, means, verdict: None}. With `rule` the winner is also decided about on this very evidence,
+    at alpha / K: where no fresh items can be had. Its `branches` is filled in here, so it cannot be forgotten.
     """
     if not candidates:
         raise UsageError("there is no candidate to screen")
@@ -128,18 +160,32 @@ def screen(
         return pool.decide(decision, _screened(root, candidates, rule, taken, a, found))
 
 
-def _screened(root: State, candidates: Sequence[State], rule: Rule | None, items: Sequence[Item], a: Any, found: list) -> dict[str, Any]:  # fmt: skip
+def _screened(
+    root: State, candidates: Sequence[State], rule: Rule | None, items: Sequence[Item], a: Any, found: list
+) -> dict[str, Any]:
     means = [float(np.mean(d)) for d in found]
     winner = int(np.argmax(means))
     result = {
-        "kind": "screen", "verdict": None, "root": root.to_json(), "candidates": [c.to_json() for c in candidates],
-        "winner": winner, "means": means, "items": len(items), "root_mean": float(np.mean(a)),
+        "kind": "screen",
+        "verdict": None,
+        "root": root.to_json(),
+        "candidates": [c.to_json() for c in candidates],
+        "winner": winner,
+        "means": means,
+        "items": len(items),
+        "root_mean": float(np.mean(a)),
         "evidence": digest([[i.id for i in items], a.tolist(), [d.tolist() for d in found]]),
-    }  # fmt: skip
+    }
     if rule is not None:
         decided = decide(found[winner], rule)
-        result |= {"verdict": str(decided.verdict), "rule": dataclasses.asdict(rule), "used": decided.used,
-                   "mean": decided.mean, "numbers": decided.numbers, "candidate": candidates[winner].to_json()}  # fmt: skip
+        result |= {
+            "verdict": str(decided.verdict),
+            "rule": dataclasses.asdict(rule),
+            "used": decided.used,
+            "mean": decided.mean,
+            "numbers": decided.numbers,
+            "candidate": candidates[winner].to_json(),
+        }
     return result
 
 
@@ -149,6 +195,11 @@ def replay(pool: Pool, decision: str) -> dict[str, Any]:
     if recorded is None or not claims:
         raise EftError(f"'{decision}' is not decided", where=pool.folder)
     about, scores = claims[0]["about"], pool.scores(decision)
+    if about["kind"] == "audit":
+        items = claims[0]["items"]
+        q = [[scores.get(s["fingerprint"], {}).get(i) for i in items] for s in about["states"]]
+        found = {"kind": "audit", "states": len(q), "items": len(items), "evidence": digest(q)}
+        return _compared(pool, decision, found, recorded)
     rule = Rule(**about["rule"]) if about["rule"] else None
     root, *candidates = (State(**s) for s in (about["root"], *about["candidates"]))
     items = [pool.items[i] for c in claims for i in c["items"]]
@@ -162,15 +213,30 @@ def replay(pool: Pool, decision: str) -> dict[str, Any]:
         last = len(items) == about["budget"]
         made = decide(bounds.differences(q[0], q[1]), rule, last=last)
         found = _result("confirm", root, candidates[0], made, items, q[0], q[1])
+    return _compared(pool, decision, found, recorded)
+
+
+def _compared(pool: Pool, decision: str, found: dict[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
     if digest(found) != digest(recorded):
-        raise EftError(f"'{decision}' does not come out again as it was written down", where=pool.folder,
-                       why="scores or ledger were changed, or this is another version of the gate")  # fmt: skip
+        raise EftError(
+            f"'{decision}' does not come out again as it was written down",
+            where=pool.folder,
+            why="scores or ledger were changed, or this is another version of the gate",
+        )
     return found
 
 
 def step(
-    pool: Pool, name: str, root: State, host: Host, rule: Rule, *, screening: int = 64, budget: int = 256, fresh: bool = True,
-) -> tuple[State, dict[str, Any]]:  # fmt: skip
+    pool: Pool,
+    name: str,
+    root: State,
+    host: Host,
+    rule: Rule,
+    *,
+    screening: int = 64,
+    budget: int = 256,
+    fresh: bool = True,
+) -> tuple[State, dict[str, Any]]:
     """One round for any host: propose, screen where there are several, confirm the winner, inherit or keep the root.
 
     `name` names the round; the same name again continues it, or repeats its answer. Returns (the next root, the last

@@ -92,14 +92,17 @@ class Decision:
         """One line for people."""
         shown = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in self.numbers.items())
         share = f" (alpha {self.rule.alpha:g} over {self.rule.branches} branches)" if self.rule.branches > 1 else ""
-        return (f"{self.verdict}: mean advantage {100 * self.mean:+.2f} points on {self.used} items by "
-                f"{self.rule.method}{share}; {shown}")  # fmt: skip
+        return (
+            f"{self.verdict}: mean advantage {100 * self.mean:+.2f} points on {self.used} items by "
+            f"{self.rule.method}{share}; {shown}"
+        )
 
 
 def decide(d: Any, rule: Rule, *, last: bool = True) -> Decision:
     """Decide on paired differences `d` (n,), in the order in which they came. Raises EftError for bad numbers.
 
-    `last`: no more items will come (`undecided: tau` decides only then). No items at all are UNDECIDED (an untested candidate is not inherited, whatever the method).
+    `last`: no more items will come (`undecided: tau` decides only then). No items at all are UNDECIDED: an untested
+    candidate is not inherited, whatever the method.
     """
     d = bounds.check_differences(np.asarray(d, float))
     n = len(d)

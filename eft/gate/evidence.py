@@ -1,4 +1,4 @@
-"""Pools of items and their ledger: what has been spent, on what, and what was decided. On disk, append-only, crash-safe.
+"""Pools of items and their ledger: what was spent, on what, and what was decided. On disk, append-only, crash-safe.
 
 The value of a state S against the root is V(S) = E[q(S, z) − q(root, z)] over items z, q in [0, 1], both evaluated on
 the same items. A pool holds such items in three parts that share no item and no group of items (states of one program):
@@ -121,17 +121,28 @@ class Pool:
 
     @classmethod
     def create(
-        cls, folder: Path, items: Collection[Item], *, tasks: Collection[str], kind: str, seed: int = 0,
-        shares: tuple[float, float, float] = SHARES, about: dict[str, Any] | None = None,
-    ) -> Pool:  # fmt: skip
+        cls,
+        folder: Path,
+        items: Collection[Item],
+        *,
+        tasks: Collection[str],
+        kind: str,
+        seed: int = 0,
+        shares: tuple[float, float, float] = SHARES,
+        about: dict[str, Any] | None = None,
+    ) -> Pool:
         """A new pool. `tasks`: names of the suite's gate tasks, the only ones that items may be of.
 
         Raises UsageError where the folder holds a pool, EftError for items of other tasks (training tasks!), twins,
         or none.
         """
         if (folder / POOL).exists():
-            raise UsageError("there is a pool already", where=folder, why="its items may be spent",
-                             way_out="extend it, or make another one elsewhere")  # fmt: skip
+            raise UsageError(
+                "there is a pool already",
+                where=folder,
+                why="its items may be spent",
+                way_out="extend it, or make another one elsewhere",
+            )
         if len(shares) != 3 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-9:
             raise UsageError("the shares of screening, confirmation and audit must add up to 1", why=str(shares))
         if not items:
@@ -139,8 +150,17 @@ class Pool:
         _check(items, tasks, folder)
         with manifest.building(folder) as aside:
             append(aside / ITEMS, (_line(item) for item in items))
-            manifest.write_json(aside / POOL, {"version": 1, "kind": kind, "seed": seed, "shares": list(shares),
-                                               "tasks": sorted(tasks), "about": about or {}})  # fmt: skip
+            manifest.write_json(
+                aside / POOL,
+                {
+                    "version": 1,
+                    "kind": kind,
+                    "seed": seed,
+                    "shares": list(shares),
+                    "tasks": sorted(tasks),
+                    "about": about or {},
+                },
+            )
         return cls(folder)
 
     def extend(self, items: Iterable[Item]) -> int:
@@ -160,16 +180,21 @@ class Pool:
                 value = json.loads(line)
                 item = Item(value["kind"], value["task"], value["group"], value["payload"])
             except (ValueError, KeyError, TypeError) as e:
-                raise EftError("an item of this pool cannot be read", where=f"{self.folder / ITEMS}, line {number}",
-                               why=repr(e)) from None  # fmt: skip
+                raise EftError(
+                    "an item of this pool cannot be read", where=f"{self.folder / ITEMS}, line {number}", why=repr(e)
+                ) from None
             if value.get("id") != item.id or item.task not in self.tasks or item.id in self.items:
                 why = (
                     "it is there twice"
                     if item.id in self.items
                     else "it was changed, or is of a task that is not a gate task"
                 )
-                raise EftError("an item of this pool is not what was put in", where=f"{self.folder / ITEMS}, line {number}",
-                               why=why, way_out="make a new pool")  # fmt: skip
+                raise EftError(
+                    "an item of this pool is not what was put in",
+                    where=f"{self.folder / ITEMS}, line {number}",
+                    why=why,
+                    way_out="make a new pool",
+                )
             self.items[item.id] = item
 
     def role(self, item: Item) -> str:
@@ -190,8 +215,12 @@ class Pool:
             except (ValueError, KeyError, AttributeError, TypeError):
                 ok = False
             if not ok:
-                raise EftError("the ledger was changed or is damaged", where=where,
-                               why="its lines do not follow from each other", way_out="make a new pool")  # fmt: skip
+                raise EftError(
+                    "the ledger was changed or is damaged",
+                    where=where,
+                    why="its lines do not follow from each other",
+                    way_out="make a new pool",
+                )
             if entry["kind"] == "claim":
                 twice = spent & set(entry["items"])
                 if twice or len(set(entry["items"])) < len(entry["items"]):
@@ -213,7 +242,7 @@ class Pool:
         return sum(1 for item in self.items.values() if item.id not in spent and self.role(item) == role)
 
     def claim(self, decision: str, role: str, count: int, about: dict[str, Any], batch: int = 0) -> list[Item]:
-        """Spend `count` items of a part on a decision; its `batch`-th portion. The same call again gives the same items.
+        """Spend `count` items of a part on a decision, as its `batch`-th portion; the same call again gives the same.
 
         `about`: what is decided (states, rule); a decision that goes by this name already must be about the same.
         Raises EftError where too few are left, saying how many more are needed.
@@ -221,8 +250,10 @@ class Pool:
         if role not in ROLES:
             raise UsageError(f"a pool has no part '{role}'", way_out=f"valid: {', '.join(ROLES)}")
         if not NAME.fullmatch(decision) or count < 1:
-            raise UsageError(f"'{decision}' cannot name a decision of {count} items",
-                             way_out="letters, digits, '.', '_' and '-'; at least one item")  # fmt: skip
+            raise UsageError(
+                f"'{decision}' cannot name a decision of {count} items",
+                way_out="letters, digits, '.', '_' and '-'; at least one item",
+            )
         with locked(self.folder / ".lock"):
             entries = self.ledger()
             for e in entries:
@@ -237,20 +268,28 @@ class Pool:
             if len(free) < count:
                 raise self.exhausted(role, count, len(free))
             chosen = sorted(free, key=lambda i: digest([self.seed, "order", i]))[:count]
-            self._write(entries, {"kind": "claim", "decision": decision, "role": role, "batch": batch, "items": chosen,
-                                  "about": about})  # fmt: skip
+            self._write(
+                entries,
+                {"kind": "claim", "decision": decision, "role": role, "batch": batch, "items": chosen, "about": about},
+            )
         return [self.items[i] for i in chosen]
 
     def exhausted(self, role: str, count: int, left: int) -> EftError:
         total = sum(self.role(item) == role for item in self.items.values())
-        return EftError(f"the {role} items of this pool are used up", where=self.folder,
-                        why=f"{count} are asked for, {left} of {total} are unspent",
-                        way_out=f"record at least {count - left} more {role} items and extend the pool, or ask for less")  # fmt: skip
+        return EftError(
+            f"the {role} items of this pool are used up",
+            where=self.folder,
+            why=f"{count} are asked for, {left} of {total} are unspent",
+            way_out=f"record at least {count - left} more {role} items and extend the pool",
+        )
 
     def same(self, entry: dict[str, Any], about: dict[str, Any], role: str, decision: str) -> None:
         if entry["about"] != json.loads(canonical(about)) or entry["role"] != role:
-            raise EftError(f"'{decision}' was begun about something else", where=self.folder / LEDGER,
-                           way_out="give the decision another name")  # fmt: skip
+            raise EftError(
+                f"'{decision}' was begun about something else",
+                where=self.folder / LEDGER,
+                way_out="give the decision another name",
+            )
 
     def claims(self, decision: str) -> list[dict[str, Any]]:
         """The claims of one decision, in order."""
@@ -286,8 +325,10 @@ class Pool:
 
     def keep_scores(self, decision: str, state: str, scores: dict[str, float]) -> None:
         """Add the scores of one state; on disk when this returns."""
-        append(self.folder / SCORES / f"{decision}.jsonl",
-               (canonical({"state": state, "item": i, "q": q}) for i, q in scores.items()))  # fmt: skip
+        append(
+            self.folder / SCORES / f"{decision}.jsonl",
+            (canonical({"state": state, "item": i, "q": q}) for i, q in scores.items()),
+        )
 
     @contextlib.contextmanager
     def deciding(self, decision: str) -> Iterator[None]:
@@ -306,27 +347,38 @@ def _check(items: Collection[Item], tasks: Collection[str], where: Path) -> None
     """Raises EftError for items of tasks that are not gate tasks, and for twins."""
     strange = sorted({item.task for item in items} - set(tasks))
     if strange:
-        raise EftError(f"items of '{strange[0]}' cannot be in this pool", where=where,
-                       why="it is not a gate task of the suite: what was trained on proves nothing",
-                       way_out=f"gate tasks: {', '.join(sorted(tasks)) or 'none'}")  # fmt: skip
+        raise EftError(
+            f"items of '{strange[0]}' cannot be in this pool",
+            where=where,
+            why="it is not a gate task of the suite: what was trained on proves nothing",
+            way_out=f"gate tasks: {', '.join(sorted(tasks)) or 'none'}",
+        )
     counted = Counter(item.id for item in items)
     twins = [i for i, n in counted.items() if n > 1]
     if twins:
-        raise EftError("the pool's parts would overlap", where=where, why=f"item {twins[0]} is there {counted[twins[0]]} times")  # fmt: skip
+        raise EftError(
+            "the pool's parts would overlap", where=where, why=f"item {twins[0]} is there {counted[twins[0]]} times"
+        )
 
 
 def disjoint(one: Pool, other: Pool) -> None:
     """Raises EftError where two pools share an item or a group: evidence of one would be seen by the other."""
     shared = {i.group for i in one.items.values()} & {i.group for i in other.items.values()}
     if shared:
-        raise EftError("the pools overlap", where=f"{one.folder} and {other.folder}",
-                       why=f"{len(shared)} groups of items are in both, {sorted(shared)[0]} among them",
-                       way_out="record them from different searches")  # fmt: skip
+        raise EftError(
+            "the pools overlap",
+            where=f"{one.folder} and {other.folder}",
+            why=f"{len(shared)} groups of items are in both, {sorted(shared)[0]} among them",
+            way_out="record them from different searches",
+        )
 
 
 def refuse_training_on(pool: Pool, tasks: Iterable[str], where: object) -> None:
     """Raises EftError where training data hold a task of the pool."""
     both = sorted(set(tasks) & pool.tasks)
     if both:
-        raise EftError(f"the training data hold '{both[0]}', a task of the gate's pool", where=where,
-                       way_out="train on tasks of the role train only")  # fmt: skip
+        raise EftError(
+            f"the training data hold '{both[0]}', a task of the gate's pool",
+            where=where,
+            way_out="train on tasks of the role train only",
+        )

@@ -35,8 +35,9 @@ def gate_tasks(suite: str, root: Path = Path(".")) -> dict[str, Task]:
     """The gate tasks of a suite by name. Raises UsageError where it has none."""
     tasks = load_suite(suite if suite in suite_names() else root / suite).tasks(ROLE)
     if not tasks:
-        raise UsageError(f"the suite '{suite}' has no gate tasks", way_out="name some under `gate:` in a suite file, or "
-                         "take another suite")  # fmt: skip
+        raise UsageError(
+            f"the suite '{suite}' has no gate tasks", way_out="name some under `gate:`, or take another suite"
+        )
     return {t.name: t for t in tasks}
 
 
@@ -50,9 +51,12 @@ def from_transitions(rows: Iterable[Transition], tasks: dict[str, Task], kind: s
     for row in rows:
         seen += 1
         if row.task not in tasks:
-            raise EftError(f"the recorded searches are of '{row.task}', which is not a gate task", where=f"row {row.id}",
-                           why=f"gate tasks: {', '.join(sorted(tasks))}",
-                           way_out="record searches with 'eft collect --role gate'")  # fmt: skip
+            raise EftError(
+                f"the recorded searches are of '{row.task}', which is not a gate task",
+                where=f"row {row.id}",
+                why=f"gate tasks: {', '.join(sorted(tasks))}",
+                way_out="record searches with 'eft collect --role gate'",
+            )
         if row.prompt_user and row.parent_validity == Validity.VALID and row.parent_score is not None and row.response:
             states[row.task, code_hash(row.parent_code)][row.prompt_user].append(row)
     make = _mutation if kind == "mutation" else _judge
@@ -62,9 +66,12 @@ def from_transitions(rows: Iterable[Transition], tasks: dict[str, Task], kind: s
         made = [item for _, replies in sorted(prompts.items()) if (item := make(tasks[task], group, replies))]
         items += sorted(made, key=lambda item: item.id)[:per_program]
     if not items:
-        raise EftError(f"no {kind} item can be made of {seen} transitions", why="it takes logged prompts, valid parents"
-                       + (" and two replies of different score to one prompt" if kind == "judge" else ""),
-                       way_out="record more searches (judge: by a mutator with lookahead)")  # fmt: skip
+        raise EftError(
+            f"no {kind} item can be made of {seen} transitions",
+            why="it takes logged prompts, valid parents"
+            + (" and two replies of different score to one prompt" if kind == "judge" else ""),
+            way_out="record more searches (judge: by a mutator with lookahead)",
+        )
     return items
 
 
@@ -76,37 +83,73 @@ def _prompt(row: Transition) -> list[dict[str, str]]:
 def _mutation(task: Task, group: str, replies: list[Transition]) -> Item | None:
     row = min(replies, key=lambda r: r.id)
     edit = row.edit_kind or "diff"
-    return Item("mutation", task.name, group, {
-        "messages": _prompt(row), "parent_code": row.parent_code, "parent_score": row.parent_score, "edit": edit,
-        "format": row.prompt_format, "folder": str(task.folder),
-    })  # fmt: skip
+    return Item(
+        "mutation",
+        task.name,
+        group,
+        {
+            "messages": _prompt(row),
+            "parent_code": row.parent_code,
+            "parent_score": row.parent_score,
+            "edit": edit,
+            "format": row.prompt_format,
+            "folder": str(task.folder),
+        },
+    )
 
 
 def _judge(task: Task, group: str, replies: list[Transition]) -> Item | None:
     """A pair of valid replies of one form whose scores differ, drawn at random but always the same."""
-    valid = sorted({(r.response, r.child_score) for r in replies
-                    if r.child_validity == Validity.VALID and r.child_score is not None})  # fmt: skip
+    valid = sorted(
+        {
+            (r.response, r.child_score)
+            for r in replies
+            if r.child_validity == Validity.VALID and r.child_score is not None
+        }
+    )
     pairs = [(a, b) for a in valid for b in valid if a[1] > b[1]]
     if not pairs:
         return None
     better, worse = random.Random(digest([group, len(pairs)])).choice(pairs)
-    return Item("judge", task.name, group, {
-        "messages": _prompt(replies[0]), "better": better[0], "worse": worse[0], "difference": better[1] - worse[1],
-        "format": replies[0].prompt_format,
-    })  # fmt: skip
+    return Item(
+        "judge",
+        task.name,
+        group,
+        {
+            "messages": _prompt(replies[0]),
+            "better": better[0],
+            "worse": worse[0],
+            "difference": better[1] - worse[1],
+            "format": replies[0].prompt_format,
+        },
+    )
 
 
 def searches(tasks: dict[str, Task], seeds: int, about: dict[str, Any]) -> list[Item]:
     """Items of short searches, one for each task and seed. `about`: iterations, edit and prompt_format."""
-    return [Item("search", name, f"{name}:seed{seed}", {"seed": seed, "folder": str(task.folder), **about})
-            for name, task in sorted(tasks.items()) for seed in range(seeds)]  # fmt: skip
+    return [
+        Item("search", name, f"{name}:seed{seed}", {"seed": seed, "folder": str(task.folder), **about})
+        for name, task in sorted(tasks.items())
+        for seed in range(seeds)
+    ]
 
 
 def record(
-    folder: Path, suite: str, kind: str, *, root: Path = Path("."), seeds: int = 30, iterations: int = 12,
-    lookahead: int = 4, seed: int = 0, prompt_format: str = "eft@1", edit: str = "diff", workers: int = 2,
-    shares: tuple[float, float, float] = SHARES, per_program: int = 1,
-) -> Pool:  # fmt: skip
+    folder: Path,
+    suite: str,
+    kind: str,
+    *,
+    root: Path = Path("."),
+    seeds: int = 30,
+    iterations: int = 12,
+    lookahead: int = 4,
+    seed: int = 0,
+    prompt_format: str = "eft@1",
+    edit: str = "diff",
+    workers: int = 2,
+    shares: tuple[float, float, float] = SHARES,
+    per_program: int = 1,
+) -> Pool:
     """The pool in `folder`; where there is none yet, one is made: searches of the `ast` mutator on the gate tasks of
     `suite` are run and recorded beside it (collect, harvest and label, as processes), and their states become items.
 
@@ -118,19 +161,34 @@ def record(
     if (folder / "pool.json").exists():
         pool = Pool(folder)
         if pool.kind != kind or pool.tasks != set(tasks):
-            raise UsageError("this pool is another one than asked for", where=folder,
-                             why=f"it holds {pool.kind} items of {', '.join(sorted(pool.tasks))}",
-                             way_out="name another --pool, or its own suite and kind")  # fmt: skip
+            raise UsageError(
+                "this pool is another one than asked for",
+                where=folder,
+                why=f"it holds {pool.kind} items of {', '.join(sorted(pool.tasks))}",
+                way_out="name another --pool, or its own suite and kind",
+            )
         return pool
     about = {"suite": suite, "edit": edit, "prompt_format": prompt_format, "iterations": iterations}
     if kind == "search":
         found = searches(tasks, seeds, {k: about[k] for k in ("edit", "prompt_format", "iterations")})
         return Pool.create(folder, found, tasks=list(tasks), kind=kind, seed=seed, shares=shares, about=about)
     found = from_transitions(
-        recorded(folder.with_name(f"{folder.name}.records"), suite, root=root, seeds=seeds, iterations=iterations,
-                 lookahead=lookahead, first_seed=seed, prompt_format=prompt_format, edit=edit, workers=workers),
-        tasks, kind, per_program,
-    )  # fmt: skip
+        recorded(
+            folder.with_name(f"{folder.name}.records"),
+            suite,
+            root=root,
+            seeds=seeds,
+            iterations=iterations,
+            lookahead=lookahead,
+            first_seed=seed,
+            prompt_format=prompt_format,
+            edit=edit,
+            workers=workers,
+        ),
+        tasks,
+        kind,
+        per_program,
+    )
     pool = Pool.create(folder, found, tasks=list(tasks), kind=kind, seed=seed, shares=shares, about=about)
     sizes = ", ".join(f"{pool.left(r)} {r}" for r in ("screening", "confirmation", "audit"))
     print(f"gate: a pool of {len(found)} {kind} items: {sizes}", file=sys.stderr)
@@ -138,19 +196,37 @@ def record(
 
 
 def recorded(
-    out: Path, suite: str, *, root: Path, seeds: int, iterations: int, lookahead: int, first_seed: int, prompt_format: str,
-    edit: str, workers: int,
-) -> Iterable[Transition]:  # fmt: skip
+    out: Path,
+    suite: str,
+    *,
+    root: Path,
+    seeds: int,
+    iterations: int,
+    lookahead: int,
+    first_seed: int,
+    prompt_format: str,
+    edit: str,
+    workers: int,
+) -> Iterable[Transition]:
     """Labelled transitions of the gate tasks' recorded searches, run where they are not there yet."""
     text = suite if suite in suite_names() else str((root / suite).resolve())
     out = out.resolve()
     steps = {
-        "collect": {"suite": text, "role": ROLE, "seeds": seeds, "first_seed": first_seed, "iterations": iterations,
-                    "mutator.lookahead": lookahead, "prompt_format": prompt_format, "forms": f"[{edit}]",
-                    "workers": workers, "output": out / "runs"},
+        "collect": {
+            "suite": text,
+            "role": ROLE,
+            "seeds": seeds,
+            "first_seed": first_seed,
+            "iterations": iterations,
+            "mutator.lookahead": lookahead,
+            "prompt_format": prompt_format,
+            "forms": f"[{edit}]",
+            "workers": workers,
+            "output": out / "runs",
+        },
         "harvest": {"runs": f"[{out / 'runs'}]", "output": out / "harvest"},
         "label": {"source": out / "harvest", "output": out / "label"},
-    }  # fmt: skip
+    }
     for verb, options in steps.items():
         stages.run(verb, sets=tuple(f"{k}={v}" for k, v in options.items()))
     return read_transitions(out / "label")

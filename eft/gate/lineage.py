@@ -1,8 +1,8 @@
 """Who descends from whom: the states of a loop as nodes, their decisions as status, as JSON and as a picture.
 
-    lineage.json   {"nodes": [{"id", "name", "parent", "round", "kind": root|branch, "status": committed|rejected|
-                    undecided, "numbers": {…}}], "root": id, "archive": […]}
-    lineage.html   the same as a page of its own, no script, nothing loaded
+lineage.json   {"nodes": [{"id", "name", "parent", "round", "kind": root|branch, "status": committed|rejected|
+                undecided, "numbers": {…}}], "root": id, "archive": […]}
+lineage.html   the same as a page of its own, no script, nothing loaded
 """
 
 from __future__ import annotations
@@ -23,8 +23,15 @@ def nodes(pool: Pool, name: str, first: dict[str, str], rounds: int) -> list[dic
 
     Decisions are called NAME.r<k>.screen and NAME.r<k>.confirm. A branch that screening did not choose is rejected.
     """
-    root = {"id": first["fingerprint"], "name": first["name"], "parent": None, "round": -1, "kind": "root",
-            "status": "committed", "numbers": {}}  # fmt: skip
+    root = {
+        "id": first["fingerprint"],
+        "name": first["name"],
+        "parent": None,
+        "round": -1,
+        "kind": "root",
+        "status": "committed",
+        "numbers": {},
+    }
     found, current = [root], first["fingerprint"]
     for k in range(rounds):
         screened, confirmed = (pool.decided(f"{name}.r{k}.{part}") for part in ("screen", "confirm"))
@@ -41,8 +48,17 @@ def nodes(pool: Pool, name: str, first: dict[str, str], rounds: int) -> list[dic
             if b["fingerprint"] == winner and final:
                 status = STATUS[Verdict(final["verdict"])]
                 numbers |= {"advantage": final["mean"], "items": final["used"], **final["numbers"]}
-            found.append({"id": b["fingerprint"], "name": b["name"], "parent": current, "round": k, "kind": "branch",
-                          "status": status, "numbers": numbers})  # fmt: skip
+            found.append(
+                {
+                    "id": b["fingerprint"],
+                    "name": b["name"],
+                    "parent": current,
+                    "round": k,
+                    "kind": "branch",
+                    "status": status,
+                    "numbers": numbers,
+                }
+            )
         if final and final["verdict"] == Verdict.COMMIT:
             current = winner
     return found
@@ -62,8 +78,10 @@ def svg(found: list[dict[str, Any]]) -> str:
         at[n["id"]] = (LEFT + STEP * (n["round"] + 1), TOP + ROW * row)
     width = LEFT + STEP * (max(n["round"] for n in found) + 2)
     height = TOP + ROW * (max(rows.values()) + 1)
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-             'font-family="sans-serif" font-size="11" role="img" aria-label="lineage">']  # fmt: skip
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'font-family="sans-serif" font-size="11" role="img" aria-label="lineage">'
+    ]
     for r in sorted(rows):
         label = "start" if r < 0 else f"round {r + 1}"
         parts.append(f'<text x="{LEFT + STEP * (r + 1)}" y="16" text-anchor="middle" fill="#555">{label}</text>')
@@ -71,13 +89,17 @@ def svg(found: list[dict[str, Any]]) -> str:
         if n["parent"]:
             (x1, y1), (x2, y2) = at[n["parent"]], at[n["id"]]
             dash = "" if n["status"] == "committed" else ' stroke-dasharray="3 3"'
-            parts.append(f'<path d="M{x1} {y1}C{x1 + 80} {y1} {x2 - 80} {y2} {x2} {y2}" fill="none" '
-                         f'stroke="{COLOURS[n["status"]]}"{dash}/>')  # fmt: skip
+            parts.append(
+                f'<path d="M{x1} {y1}C{x1 + 80} {y1} {x2 - 80} {y2} {x2} {y2}" fill="none" '
+                f'stroke="{COLOURS[n["status"]]}"{dash}/>'
+            )
     for n in found:
         x, y = at[n["id"]]
         told = html.escape(f"{n['name']}: {n['status']} {_numbers(n)}")
-        parts.append(f'<g><title>{told}</title><circle cx="{x}" cy="{y}" r="7" fill="{COLOURS[n["status"]]}"/>'
-                     f'<text x="{x + 11}" y="{y + 4}">{html.escape(n["name"][:20])}</text></g>')  # fmt: skip
+        parts.append(
+            f'<g><title>{told}</title><circle cx="{x}" cy="{y}" r="7" fill="{COLOURS[n["status"]]}"/>'
+            f'<text x="{x + 11}" y="{y + 4}">{html.escape(n["name"][:20])}</text></g>'
+        )
     return "".join([*parts, "</svg>"])
 
 
@@ -88,7 +110,8 @@ def _numbers(n: dict[str, Any]) -> str:
 def page(value: dict[str, Any]) -> str:
     """lineage.json as a page."""
     rows = "".join(
-        f"<tr><td>{'' if n['round'] < 0 else n['round'] + 1}</td><td>{html.escape(n['name'])}</td><td>{n['status']}</td>"
+        f"<tr><td>{'' if n['round'] < 0 else n['round'] + 1}</td><td>{html.escape(n['name'])}</td>"
+        f"<td>{n['status']}</td>"
         f"<td>{html.escape(_numbers(n))}</td><td><code>{n['id']}</code></td></tr>"
         for n in value["nodes"]
     )
@@ -100,8 +123,10 @@ def page(value: dict[str, Any]) -> str:
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Lineage</title><style>body{font:14px sans-serif;'
         "margin:2em}table{border-collapse:collapse}td,th{padding:2px 10px;border-bottom:1px solid #ddd;text-align:left}"
-        f"</style><h1>Lineage</h1>{svg(value['nodes'])}<p>Green: inherited. Grey: rejected, or not chosen by screening. "
-        "Yellow: undecided, the root was kept.</p><table><tr><th>round<th>state<th>status<th>numbers<th>fingerprint</tr>"
+        f"</style><h1>Lineage</h1>{svg(value['nodes'])}<p>Green: inherited. Grey: rejected, or not chosen by "
+        "screening. "
+        "Yellow: undecided, the root was kept.</p><table><tr>"
+        "<th>round<th>state<th>status<th>numbers<th>fingerprint</tr>"
         f"{rows}</table><h2>Archive</h2><table><tr><th>round<th>by<th>status<th>age<th>replies<th>folder</tr>{kept}"
         "</table></html>\n"
     )

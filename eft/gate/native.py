@@ -3,8 +3,8 @@
 R-Zero and its like train on questions whose pass rate lies between 0.3 and 0.8, on which replies disagree, and inherit
 what they trained. Put as a rule about an update: the root's mean pass rate on the states that it trains on lies in that
 band, its replies disagree on at least half of them, and training made its targets more likely. All three are read off
-the training itself; none looks at the updated model on anything fresh. A state "passes" a pair of recorded replies where
-the model finds the better one more likely, so pass rates need no server.
+the training itself; none looks at the updated model on anything fresh. A state "passes" a pair of recorded replies
+where the model finds the better one more likely, so pass rates need no server.
 
 The pass rate that picked a state is a noisy one: measured again on other replies to the same state, many fall out of
 the band. `off_frontier` is that share.
@@ -47,9 +47,11 @@ def passing(likelihood: dict[str, float], replies: Sequence[tuple[str, float]]) 
 
 
 def signals(
-    likelihoods: Sequence[dict[str, float]], states: Sequence[Sequence[tuple[str, float]]], before: Sequence[float],
+    likelihoods: Sequence[dict[str, float]],
+    states: Sequence[Sequence[tuple[str, float]]],
+    before: Sequence[float],
     after: Sequence[float],
-) -> Signals:  # fmt: skip
+) -> Signals:
     """The signals of an update. `likelihoods`: per state, reply -> the root's log-likelihood; `states`: per state, its
     replies (text, score); `before`, `after`: log-likelihoods of the training targets under root and update.
 
@@ -65,18 +67,25 @@ def signals(
             first.append(one)
             second.append(other)
     if not first:
-        raise EftError("no state of the training data has four replies of different score",
-                       way_out="record searches by a mutator with lookahead")  # fmt: skip
+        raise EftError(
+            "no state of the training data has four replies of different score",
+            way_out="record searches by a mutator with lookahead",
+        )
     inside = [BAND[0] <= p <= BAND[1] for p in first]
     out = [not BAND[0] <= p <= BAND[1] for p, on in zip(second, inside, strict=True) if on]
     return Signals(
-        pass_rate=sum(first) / len(first), disagreement=sum(0 < p < 1 for p in first) / len(first),
-        nll_before=-sum(before) / len(before), nll_after=-sum(after) / len(after),
-        off_frontier=sum(out) / len(out) if out else None, states=len(first),
-    )  # fmt: skip
+        pass_rate=sum(first) / len(first),
+        disagreement=sum(0 < p < 1 for p in first) / len(first),
+        nll_before=-sum(before) / len(before),
+        nll_after=-sum(after) / len(after),
+        off_frontier=sum(out) / len(out) if out else None,
+        states=len(first),
+    )
 
 
-def measure(root: tuple[Any, Any], update: tuple[Any, Any], states: Sequence[dict[str, Any]], targets: Sequence[dict[str, Any]]) -> Signals:  # fmt: skip
+def measure(
+    root: tuple[Any, Any], update: tuple[Any, Any], states: Sequence[dict[str, Any]], targets: Sequence[dict[str, Any]]
+) -> Signals:
     """Signals by (model, tokenizer) of root and update. `states`: {messages, replies: [[text, score]…]};
     `targets`: {messages, answer}."""
     from eft.models.logprob import completions

@@ -2,11 +2,12 @@
 
     eft gate ROOT CANDIDATE --suite embedded                     COMMIT, REJECT or UNDECIDED
     eft gate sft/final kto/final --kind judge --method midp --budget 256
+    eft gate --replay --pool gate/pool                           all decisions again, from what is on disk
     eft gate http://127.0.0.1:8000/v1#old http://127.0.0.1:8001/v1#new --method betting
 
 ROOT and CANDIDATE: model folders, adapters, embedded:…, random:…, hub ids, or a model of a running server as
-http://HOST:PORT/v1#NAME. Items come from the pool in --pool; where there is none, searches on the suite's gate tasks are
-recorded first. Items are spent by a decision and never used again; a killed run continues with its own. The same
+http://HOST:PORT/v1#NAME. Items come from the pool in --pool; where there is none, searches on the suite's gate tasks
+are recorded first. Items are spent by a decision and never used again; a killed run continues with its own. The same
 question again gets the answer that stands.
 
 Exit status: 0 COMMIT, 3 REJECT, 4 UNDECIDED (keep the root; more items might tell), 1 it could not be measured (nothing
@@ -26,7 +27,7 @@ from eft import manifest
 from eft.config import StageConfig
 from eft.errors import UsageError
 from eft.gate import items as recording
-from eft.gate.confirm import confirm
+from eft.gate.confirm import confirm, replay
 from eft.gate.decide import Rule, Verdict
 from eft.gate.evidence import Pool, digest
 from eft.gate.score import ModelHost, Serving, check_comparable, model_state
@@ -67,6 +68,9 @@ class Config(StageConfig):
     effect: float = Field(0.05, description="gsprt: advantage beyond the margin that it looks for")
     undecided: Literal["keep", "tau"] = Field("keep", description="sequential, budget spent: keep, or go by the mean")
     batch: int = Field(32, ge=1, description="sequential: items between two looks")
+    replay: bool = Field(
+        False, description="compute all decisions of --pool again from disk, bit by bit; decide nothing"
+    )
     decision: str = Field("", description="name in the ledger; default: from states, rule and budget")
     record: Recording = Recording()
     serving: Serving = Serving()
@@ -75,8 +79,14 @@ class Config(StageConfig):
 
     def rule(self) -> Rule:
         """Raises UsageError for what cannot be."""
-        return Rule(method=self.method, alpha=self.alpha, beta=self.beta, margin=self.margin, effect=self.effect,
-                    undecided=self.undecided)  # fmt: skip
+        return Rule(
+            method=self.method,
+            alpha=self.alpha,
+            beta=self.beta,
+            margin=self.margin,
+            effect=self.effect,
+            undecided=self.undecided,
+        )
 
 
 def inputs(config: Config) -> list[Path]:
@@ -86,9 +96,20 @@ def inputs(config: Config) -> list[Path]:
 def open_pool(config: Any) -> Pool:
     """The pool of a config with suite, pool, kind and record; recorded where it is not there yet."""
     r = config.record
-    return recording.record(config.path(config.pool), config.suite, config.kind, root=config.root, seeds=r.seeds,
-                            iterations=r.iterations, lookahead=r.lookahead, seed=r.seed, per_program=r.per_program,
-                            prompt_format=r.prompt_format, edit=r.edit, shares=r.shares)  # fmt: skip
+    return recording.record(
+        config.path(config.pool),
+        config.suite,
+        config.kind,
+        root=config.root,
+        seeds=r.seeds,
+        iterations=r.iterations,
+        lookahead=r.lookahead,
+        seed=r.seed,
+        per_program=r.per_program,
+        prompt_format=r.prompt_format,
+        edit=r.edit,
+        shares=r.shares,
+    )
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -96,16 +117,22 @@ def run(config: Config) -> dict[str, Any]:
     from eft.tasks import sandbox
 
     started = time.time()
+    if config.replay:
+        return _replay(Pool(config.path(config.pool)))
     if len(config.states) != 2:
-        raise UsageError("a gate compares two states", why=f"{len(config.states)} were given",
-                         way_out="eft gate ROOT CANDIDATE")  # fmt: skip
+        raise UsageError(
+            "a gate compares two states", why=f"{len(config.states)} were given", way_out="eft gate ROOT CANDIDATE"
+        )
     rule = config.rule()
     root, candidate = (model_state(name, config.root) for name in config.states)
     check_comparable(root, candidate)
     for state in (root, candidate):
         if config.kind == "judge" and "place" not in state.payload:
-            raise UsageError("judge items need the model's weights", where=state.name,
-                             way_out="give a model folder, or use --kind mutation")  # fmt: skip
+            raise UsageError(
+                "judge items need the model's weights",
+                where=state.name,
+                way_out="give a model folder, or use --kind mutation",
+            )
     if config.kind != "judge":
         sandbox.choose(config.sandbox)
     pool = open_pool(config)
@@ -114,20 +141,35 @@ def run(config: Config) -> dict[str, Any]:
     name = (
         config.decision
         or "gate-" + digest([root.fingerprint, candidate.fingerprint, config.rule().__dict__, config.budget])[:16]
-    )  # noqa: E501
-    earlier = [e["decision"] for e in pool.ledger() if e["kind"] == "decision" and e["decision"] != name
-               and e["result"].get("candidate", {}).get("fingerprint") == candidate.fingerprint]  # fmt: skip
+    )
+    earlier = [
+        e["decision"]
+        for e in pool.ledger()
+        if e["kind"] == "decision"
+        and e["decision"] != name
+        and e["result"].get("candidate", {}).get("fingerprint") == candidate.fingerprint
+    ]
     if earlier:
-        print(f"gate: warning: this candidate was decided about {len(earlier)} times before on this pool; an error rate "
-              "holds for one decision, not for the best of several", file=sys.stderr)  # fmt: skip
+        print(
+            f"gate: warning: this candidate was decided about {len(earlier)} times before on this pool; an error rate "
+            "holds for one decision, not for the best of several",
+            file=sys.stderr,
+        )
     stands = pool.decided(name) is not None
     with ModelHost(out / "work", config.serving) as host:
         result = confirm(pool, name, root, candidate, rule, host.evaluate, budget=config.budget, batch=config.batch)
     report = {
-        "verb": "gate", "decision": name, **result, "suite": config.suite, "item_kind": config.kind,
-        "pool": str(pool.folder), "earlier_decisions": len(earlier), "stands_since_before": stands,
-        "left": pool.left("confirmation"), "exit_code": EXIT[Verdict(result["verdict"])],
-    }  # fmt: skip
+        "verb": "gate",
+        "decision": name,
+        **result,
+        "suite": config.suite,
+        "item_kind": config.kind,
+        "pool": str(pool.folder),
+        "earlier_decisions": len(earlier),
+        "stands_since_before": stands,
+        "left": pool.left("confirmation"),
+        "exit_code": EXIT[Verdict(result["verdict"])],
+    }
     manifest.write_json(out / DECISION, report)
     print(
         words(result) + (" (it stands from before)" if stands else f"; {time.time() - started:.0f} s"), file=sys.stderr
@@ -136,13 +178,24 @@ def run(config: Config) -> dict[str, Any]:
     return report
 
 
+def _replay(pool: Pool) -> dict[str, Any]:
+    """All decisions of a pool, computed again. Raises EftError for the first that does not come out the same."""
+    names = [e["decision"] for e in pool.ledger() if e["kind"] == "decision"]
+    for name in names:
+        found = replay(pool, name)
+        print(f"gate: {name}: {found.get('verdict') or found['kind']}, as written down", file=sys.stderr)
+    return {"verb": "gate", "replayed": names, "pool": str(pool.folder)}
+
+
 def words(result: dict[str, Any]) -> str:
     """A decision in one line."""
     rule, numbers = result["rule"], result["numbers"]
     shown = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{v} {k}" for k, v in numbers.items())
     rate = "" if rule["method"] == "tau" else f", alpha {rule['alpha']:g}"
-    return (f"{result['verdict']}: q {result['root_mean']:.3f} → {result['candidate_mean']:.3f}, advantage "
-            f"{100 * result['mean']:+.2f} points on {result['used']} items ({rule['method']}{rate}; {shown})")  # fmt: skip
+    return (
+        f"{result['verdict']}: q {result['root_mean']:.3f} → {result['candidate_mean']:.3f}, advantage "
+        f"{100 * result['mean']:+.2f} points on {result['used']} items ({rule['method']}{rate}; {shown})"
+    )
 
 
 def _check_format(config: Config, pool: Pool) -> None:
@@ -153,6 +206,9 @@ def _check_format(config: Config, pool: Pool) -> None:
     for name in config.states:
         told = "" if name.startswith("http") else prompt_format(str(config.path(name)))
         if told and known and known != {told}:
-            raise UsageError("the pool's prompts are in another format than the model was trained on", where=name,
-                             why=f"model: {told}, pool: {', '.join(sorted(known))}",
-                             way_out=f"--set record.prompt_format={told} and another --pool")  # fmt: skip
+            raise UsageError(
+                "the pool's prompts are in another format than the model was trained on",
+                where=name,
+                why=f"model: {told}, pool: {', '.join(sorted(known))}",
+                way_out=f"--set record.prompt_format={told} and another --pool",
+            )

@@ -2,8 +2,8 @@
 
 A state is a model folder, an adapter folder, `embedded:…`, `random:…`, a hub id, or a server's model as
 `http://HOST:PORT/v1#NAME`. Served models answer behind an OpenAI-compatible endpoint: somebody's, or a vLLM server of
-ours that is started when it is first asked and ended with the host. `judge` items need no server: the weights are loaded
-here.
+ours that is started when it is first asked and ended with the host. `judge` items need no server: the weights are
+loaded here.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ class Serving(Section):
     max_num_seqs: int = Field(32, ge=1, description="replies in flight at once")
     kv_cache_gib: int = Field(1, ge=1, description="GiB for the KV cache (CPU build)")
     start_s: float = Field(300.0, gt=0, description="seconds until a server must answer")
-    args: list[str] = Field(default_factory=list, description="further options of vllm serve; on one GPU give each "
-                            "side its share: ['--gpu-memory-utilization', '0.45']")  # fmt: skip
+    args: list[str] = Field(
+        default_factory=list,
+        description="further options of vllm serve; on one GPU give each "
+        "side its share: ['--gpu-memory-utilization', '0.45']",
+    )
     request_timeout_s: float = Field(600.0, gt=0)
     api_key_env: str = Field("", description="environment variable with the key of somebody's server")
     temperature: float = Field(0.7, ge=0)
@@ -75,9 +78,9 @@ class ModelHost:
     """Scores models on the items of one pool. A context manager: servers that it started end with it."""
 
     def __init__(
-        self, work: Path, serving: Serving = Serving(), propose: Callable[[], Sequence[State]] = tuple
-    ) -> None:  # noqa: B008, E501
-        self.work, self.serving, self._propose = work, serving, propose
+        self, work: Path, serving: Serving | None = None, propose: Callable[[], Sequence[State]] = tuple
+    ) -> None:
+        self.work, self.serving, self._propose = work, serving or Serving(), propose
         self._stack = contextlib.ExitStack()
         self._endpoints: dict[str, tuple[str, str, Callable[[], None]]] = {}  # fingerprint -> url, model, check
         self._models: dict[str, tuple[Any, Any]] = {}
@@ -108,7 +111,7 @@ class ModelHost:
     # ---- endpoints
 
     def endpoint(self, state: State) -> tuple[str, str, Callable[[], None]]:
-        """(base URL, model name, a check that raises EftError where its server has ended). Starts a server if need be."""
+        """(base URL, model name, a check that raises EftError where its server ended). Starts one if need be."""
         if state.fingerprint not in self._endpoints:
             self._endpoints[state.fingerprint] = self._start(state)
         return self._endpoints[state.fingerprint]
@@ -121,11 +124,20 @@ class ModelHost:
 
         s, name = self.serving, f"state-{state.fingerprint}"
         target, hub = servable(state.payload["place"], self.work / "models" / state.fingerprint)
-        server = self._stack.enter_context(serving(
-            target if hub else Path(target), name=name, max_model_len=s.max_model_len, dtype=s.dtype,
-            max_num_seqs=s.max_num_seqs, kv_cache_gib=s.kv_cache_gib, hub=hub, timeout=s.start_s, args=tuple(s.args),
-            log=(self.work / "logs" / f"{name}.log").resolve(),
-        ))  # fmt: skip
+        server = self._stack.enter_context(
+            serving(
+                target if hub else Path(target),
+                name=name,
+                max_model_len=s.max_model_len,
+                dtype=s.dtype,
+                max_num_seqs=s.max_num_seqs,
+                kv_cache_gib=s.kv_cache_gib,
+                hub=hub,
+                timeout=s.start_s,
+                args=tuple(s.args),
+                log=(self.work / "logs" / f"{name}.log").resolve(),
+            )
+        )
         return server.base_url, server.name, server.check
 
     def _key(self) -> str | None:
@@ -148,9 +160,18 @@ class ModelHost:
         def one(item: Item) -> float:
             p = item.payload
             try:
-                reply = chat(url, model, p["messages"], timeout=s.request_timeout_s, retries=2, api_key=key,
-                             temperature=s.temperature, top_p=s.top_p, max_tokens=s.max_tokens,
-                             seed=int(item.id[:8], 16) >> 1)["content"]  # fmt: skip
+                reply = chat(
+                    url,
+                    model,
+                    p["messages"],
+                    timeout=s.request_timeout_s,
+                    retries=2,
+                    api_key=key,
+                    temperature=s.temperature,
+                    top_p=s.top_p,
+                    max_tokens=s.max_tokens,
+                    seed=int(item.id[:8], 16) >> 1,
+                )["content"]
             except EftError as e:
                 if REFUSED.match(e.why or ""):
                     return 0.0
@@ -173,17 +194,35 @@ class ModelHost:
         from eft.tasks.task import gap_closed, load_task
 
         s = self.serving
-        specs = [SearchSpec(
-            task=i.payload["folder"], base_url=url, out=str((self.work / "searches" / state.fingerprint / i.id).resolve()),
-            model=model, mutator=state.fingerprint, seed=i.payload["seed"], iterations=i.payload["iterations"],
-            edit=i.payload["edit"], prompt_format=i.payload["prompt_format"], temperature=s.temperature, top_p=s.top_p,
-            max_tokens=s.max_tokens, request_timeout_s=s.request_timeout_s, role="gate", api_key_env=s.api_key_env,
-        ) for i in items]  # fmt: skip
+        specs = [
+            SearchSpec(
+                task=i.payload["folder"],
+                base_url=url,
+                out=str((self.work / "searches" / state.fingerprint / i.id).resolve()),
+                model=model,
+                mutator=state.fingerprint,
+                seed=i.payload["seed"],
+                iterations=i.payload["iterations"],
+                edit=i.payload["edit"],
+                prompt_format=i.payload["prompt_format"],
+                temperature=s.temperature,
+                top_p=s.top_p,
+                max_tokens=s.max_tokens,
+                request_timeout_s=s.request_timeout_s,
+                role="gate",
+                api_key_env=s.api_key_env,
+            )
+            for i in items
+        ]
         found = []
         for outcome, item in zip(run_all(specs, s.workers, title="gate"), items, strict=True):
             if outcome.result is None:
-                raise EftError(f"a search of '{state.name}' failed, nothing is decided", where=outcome.spec.folder,
-                               why=outcome.error, way_out="run the same command again")  # fmt: skip
+                raise EftError(
+                    f"a search of '{state.name}' failed, nothing is decided",
+                    where=outcome.spec.folder,
+                    why=outcome.error,
+                    way_out="run the same command again",
+                )
             task, r = load_task(item.payload["folder"]), outcome.result
             hidden = task.has_hidden and r.seed_final_raw is not None
             share = gap_closed(task, r.final_raw if hidden else r.best_raw, hidden=hidden)
@@ -194,16 +233,20 @@ class ModelHost:
 
     def _judge(self, state: State, items: Sequence[Item]) -> list[float]:
         if "place" not in state.payload:
-            raise UsageError("judge items need the model's weights", where=state.name,
-                             way_out="give a model folder, or use --kind mutation")  # fmt: skip
+            raise UsageError(
+                "judge items need the model's weights",
+                where=state.name,
+                way_out="give a model folder, or use --kind mutation",
+            )
         from eft.models.logprob import completions
 
         model, tokenizer = self._loaded(state)
         found = []
         for item in items:
             p = item.payload
-            better, worse = completions(model, tokenizer, p["messages"], [p["better"], p["worse"]],
-                                        max_tokens=self.serving.max_model_len)  # fmt: skip
+            better, worse = completions(
+                model, tokenizer, p["messages"], [p["better"], p["worse"]], max_tokens=self.serving.max_model_len
+            )
             found.append(1.0 if better > worse else 0.5 if better == worse else 0.0)
         return found
 

@@ -45,8 +45,9 @@ class Archive:
             try:
                 found.append(Entry(**json.loads(line)))
             except (ValueError, TypeError) as e:
-                raise EftError("the archive cannot be read", where=f"{self.folder / INDEX}, line {number}",
-                               why=str(e)) from None  # fmt: skip
+                raise EftError(
+                    "the archive cannot be read", where=f"{self.folder / INDEX}, line {number}", why=str(e)
+                ) from None
         return found
 
     def has(self, entry_id: str) -> bool:
@@ -74,5 +75,13 @@ class Archive:
 
     def to_json(self, round_number: int, status: dict[str, str]) -> list[dict[str, Any]]:
         """The entries with the status of their authors and their age in rounds."""
-        return [{**e.__dict__, "by": e.name, "author": e.by, "status": status.get(e.by, TEACHER), "age": round_number - e.round}
-                for e in self.entries()]  # fmt: skip
+        return [
+            {
+                **e.__dict__,
+                "by": e.name,
+                "author": e.by,
+                "status": status.get(e.by, TEACHER),
+                "age": round_number - e.round,
+            }
+            for e in self.entries()
+        ]

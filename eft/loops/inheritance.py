@@ -7,7 +7,7 @@ archived → harvest, label, clean, build → K branches are trained from the ro
 replies improved (rejection) → all branches are screened on the same items → the winner is frozen, and confirmed against
 the root on fresh items → inherited, or the root stays. Stages run as processes and are skipped where they are done.
 
-Killed at any point, the same command continues: no item is spent twice, no update committed twice (eft/loops/rounds.py).
+Killed at any point, the same command continues: no item is spent twice, no update committed twice.
 Writes OUT/archive.jsonl, OUT/rounds/<k>/, OUT/lineage.{json,html,svg}, OUT/root.json (the newest root).
 """
 
@@ -51,7 +51,9 @@ class Branch(Section):
     """A candidate update. `kind`: sft, kto, or rejection (SFT on the root's own best replies alone)."""
 
     kind: Literal["sft", "kto", "rejection"] = "sft"
-    train: dict[str, Any] = Field(default_factory=dict, description="options of eft sft or eft kto, by their names there")
+    train: dict[str, Any] = Field(
+        default_factory=dict, description="options of eft sft or eft kto, by their names there"
+    )
 
 
 class Config(StageConfig):
@@ -105,8 +107,10 @@ def run(config: Config) -> dict[str, Any]:
     from eft.tasks import sandbox
 
     if not config.model or not config.branches:
-        raise UsageError("a loop needs a first root and branches", way_out="give `model:` and `branches:` in the config "
-                         "file (docs/gate.md has one)")  # fmt: skip
+        raise UsageError(
+            "a loop needs a first root and branches",
+            way_out="give `model:` and `branches:` in the config file (docs/gate.md has one)",
+        )
     rule = Rule(method=config.method, alpha=config.alpha, beta=config.beta, margin=config.margin, effect=config.effect)
     sandbox.choose(config.sandbox)
     out, started = config.out().resolve(), time.time()
@@ -117,23 +121,51 @@ def run(config: Config) -> dict[str, Any]:
         host = SelfTraining(config, out, pool, first)
 
         def told(number: int, result: dict[str, Any] | None) -> None:
-            decided = result and {**result, "candidate_mean": result.get("candidate_mean", result["root_mean"] + result["mean"])}
-            print(f"inherit: round {number + 1} of {config.rounds}: {words(decided) if decided else 'no branch'}", file=sys.stderr, flush=True)  # noqa: E501
+            decided = result and {
+                **result,
+                "candidate_mean": result.get("candidate_mean", result["root_mean"] + result["mean"]),
+            }
+            print(
+                f"inherit: round {number + 1} of {config.rounds}: {words(decided) if decided else 'no branch'}",
+                file=sys.stderr,
+                flush=True,
+            )
 
         with host:
-            last = inherit(pool, LOOP, first, host, rule, rounds=config.rounds, screening=config.screening,
-                           budget=config.budget, fresh=config.fresh, told=told)  # fmt: skip
+            last = inherit(
+                pool,
+                LOOP,
+                first,
+                host,
+                rule,
+                rounds=config.rounds,
+                screening=config.screening,
+                budget=config.budget,
+                fresh=config.fresh,
+                told=told,
+            )
         found = host.write_lineage(config.rounds - 1)
     commits = sum(n["kind"] == "branch" and n["status"] == "committed" for n in found)
-    print(f"inherit: {commits} of {config.rounds} rounds inherited; root {last.name} in {out / 'root.json'}; "
-          f"{time.time() - started:.0f} s", file=sys.stderr)  # fmt: skip
-    return {"verb": "inherit", "output": str(out), "rounds": config.rounds, "committed": commits, "root": last.to_json(),
-            "place": last.payload.get("place")}  # fmt: skip
+    print(
+        f"inherit: {commits} of {config.rounds} rounds inherited; root {last.name} in {out / 'root.json'}; "
+        f"{time.time() - started:.0f} s",
+        file=sys.stderr,
+    )
+    return {
+        "verb": "inherit",
+        "output": str(out),
+        "rounds": config.rounds,
+        "committed": commits,
+        "root": last.to_json(),
+        "place": last.payload.get("place"),
+    }
 
 
 def _same_loop(out: Path, config: Config, first: State) -> None:
     """Raises UsageError where the folder holds another loop. More rounds are the same loop."""
-    about = {k: v for k, v in config.model_dump(mode="json").items() if k not in ("rounds", "root", "output", "sandbox")}
+    about = {
+        k: v for k, v in config.model_dump(mode="json").items() if k not in ("rounds", "root", "output", "sandbox")
+    }
     about = {"first": first.to_json(), **about}
     file = out / "loop.json"
     if file.exists():
@@ -142,8 +174,12 @@ def _same_loop(out: Path, config: Config, first: State) -> None:
         known = json.loads(file.read_text())
         differ = [k for k in about if known.get(k) != json.loads(evidence.canonical(about))[k]]
         if differ:
-            raise UsageError("another loop has begun in this folder", where=out, why=f"`{differ[0]}` differs",
-                             way_out="give another --output, or the configuration in loop.json")  # fmt: skip
+            raise UsageError(
+                "another loop has begun in this folder",
+                where=out,
+                why=f"`{differ[0]}` differs",
+                way_out="give another --output, or the configuration in loop.json",
+            )
     else:
         manifest.write_json(file, about)
 
@@ -183,22 +219,36 @@ class SelfTraining(ModelHost):
         c, runs = self.config, self.folder("runs", label)
         options = {
             "suite": c.suite if "/" not in c.suite and not c.suite.endswith(".yaml") else c.path(c.suite).resolve(),
-            "role": "train", "seeds": searches.seeds, "first_seed": self.number * searches.seeds,
-            "iterations": searches.iterations, "forms": "[diff]", "prompt_format": c.prompt_format, "output": runs,
-        }  # fmt: skip
+            "role": "train",
+            "seeds": searches.seeds,
+            "first_seed": self.number * searches.seeds,
+            "iterations": searches.iterations,
+            "forms": "[diff]",
+            "prompt_format": c.prompt_format,
+            "output": runs,
+        }
         if searches.tasks:
             options["tasks"] = f"[{', '.join(searches.tasks)}]"
         if state is None:
             options["mutator.lookahead"] = searches.lookahead
         else:
             url, model, _ = self.endpoint(state)
-            options |= {"mutator.base_url": url, "mutator.model": model, "mutator.name": f"state-{state.fingerprint}",
-                        "max_tokens": c.serving.max_tokens, "temperature": c.serving.temperature,
-                        "top_p": c.serving.top_p, "workers": c.serving.workers}  # fmt: skip
+            options |= {
+                "mutator.base_url": url,
+                "mutator.model": model,
+                "mutator.name": f"state-{state.fingerprint}",
+                "max_tokens": c.serving.max_tokens,
+                "temperature": c.serving.temperature,
+                "top_p": c.serving.top_p,
+                "workers": c.serving.workers,
+            }
         done = _stage("collect", options)
         by, name = (state.fingerprint, state.name) if state else (searches.by, f"{searches.by} (teacher)")
-        self.archive.add(Entry(entry, self.number, by, name, str(runs.relative_to(self.out)), int(done.get("replies", 0)),
-                               time.time()))  # fmt: skip
+        self.archive.add(
+            Entry(
+                entry, self.number, by, name, str(runs.relative_to(self.out)), int(done.get("replies", 0)), time.time()
+            )
+        )
 
     def _data(self, label: str, entries: list[Entry], build: dict[str, Any]) -> Path | None:
         """Training sets from archived experience; None where nothing in it improved."""
@@ -241,8 +291,16 @@ class SelfTraining(ModelHost):
         if place is None:
             raise UsageError("only models with weights at hand can be trained", where=self.root.name)
         out = self.folder("branches", name)
-        _stage(verb, {**branch.train, "dataset": dataset, "model": place, "output": out,
-                      "seed": branch.train.get("seed", 0) + self.number})  # fmt: skip
+        _stage(
+            verb,
+            {
+                **branch.train,
+                "dataset": dataset,
+                "model": place,
+                "output": out,
+                "seed": branch.train.get("seed", 0) + self.number,
+            },
+        )
         state = model_state(str(out / "final"))
         check_comparable(self.root, state)
         return State(f"r{self.number + 1}-{name}", state.fingerprint, state.payload)
@@ -259,8 +317,12 @@ class SelfTraining(ModelHost):
         if self.config.branch_searches is not None:
             for state in branches:  # also of rejected ones: what they tried is experience like any other
                 self._search(f"branch-{state.name}", self.config.branch_searches, state)
-        if not any(e["kind"] == "decision" and e["decision"].startswith(f"{LOOP}.r{number + 1}.") for e in self.pool.ledger()):
-            manifest.write_json(self.out / "root.json", {**root.to_json(), "place": root.payload.get("place"), "round": number + 1})
+        if not any(
+            e["kind"] == "decision" and e["decision"].startswith(f"{LOOP}.r{number + 1}.") for e in self.pool.ledger()
+        ):
+            manifest.write_json(
+                self.out / "root.json", {**root.to_json(), "place": root.payload.get("place"), "round": number + 1}
+            )
         self.write_lineage(number)
 
     def write_lineage(self, number: int) -> list[dict[str, Any]]:
@@ -293,5 +355,9 @@ def _stage(verb: str, options: dict[str, Any]) -> dict[str, Any]:
     try:
         return stages.run(verb, config=file)
     except EftError as e:
-        raise EftError(f"the loop cannot go on: {e.what}", where=e.where, why=e.why,
-                       way_out=f"see above; to repeat the stage alone: eft {verb} --config {file}") from None  # fmt: skip
+        raise EftError(
+            f"the loop cannot go on: {e.what}",
+            where=e.where,
+            why=e.why,
+            way_out=f"see above; to repeat the stage alone: eft {verb} --config {file}",
+        ) from None

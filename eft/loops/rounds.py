@@ -41,9 +41,18 @@ class LoopHost(Protocol):
 
 
 def inherit(
-    pool: Pool, name: str, root: State, host: LoopHost, rule: Rule, *, rounds: int, screening: int, budget: int,
-    fresh: bool = True, told: Callable[[int, dict[str, Any] | None], None] = lambda number, result: None,
-) -> State:  # fmt: skip
+    pool: Pool,
+    name: str,
+    root: State,
+    host: LoopHost,
+    rule: Rule,
+    *,
+    rounds: int,
+    screening: int,
+    budget: int,
+    fresh: bool = True,
+    told: Callable[[int, dict[str, Any] | None], None] = lambda number, result: None,
+) -> State:
     """Run (or continue) a loop called `name` and return its last root. Raises what the host raises: EftError, nothing
     half decided.
 
@@ -57,8 +66,15 @@ def inherit(
         if branches:
             chosen = branches[0]
             if len(branches) > 1 or not fresh:
-                result = screen(pool, f"{name}.r{number}.screen", root, branches, host.evaluate, items=screening,
-                                rule=None if fresh else rule)  # fmt: skip
+                result = screen(
+                    pool,
+                    f"{name}.r{number}.screen",
+                    root,
+                    branches,
+                    host.evaluate,
+                    items=screening,
+                    rule=None if fresh else rule,
+                )
                 chosen = branches[result["winner"]]
             if fresh:
                 chosen = host.recover(number, root, chosen)

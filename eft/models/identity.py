@@ -1,4 +1,4 @@
-"""What a model is, told from its files and without loading it: which weights, which architecture, which prompt format."""
+"""What a model is, told from its files without loading it: which weights, architecture and prompt format."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ from eft.models.load import ADAPTER, ARCHITECTURES, SIZES, adapter_base
 from eft.tokenizers import EMBEDDED, RANDOM
 
 WEIGHTS = ("*.safetensors", "*.bin")
-SHAPE = ("architectures", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-         "intermediate_size", "vocab_size")  # fmt: skip
+SHAPE = (
+    "architectures",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+)
 
 
 def fingerprint(place: str) -> str:
@@ -42,8 +49,9 @@ def fingerprint(place: str) -> str:
 def _settled(file: Path) -> str:
     """The content of an adapter's config but for where its base lies, which is noted elsewhere and may move."""
     value = json.loads(file.read_text())
-    return hashlib.sha256(json.dumps({k: v for k, v in value.items() if k != "base_model_name_or_path"}, sort_keys=True)
-                          .encode()).hexdigest()  # fmt: skip
+    return hashlib.sha256(
+        json.dumps({k: v for k, v in value.items() if k != "base_model_name_or_path"}, sort_keys=True).encode()
+    ).hexdigest()
 
 
 def architecture(place: str) -> dict[str, Any]:
@@ -83,11 +91,17 @@ def check_comparable(one: str, other: str) -> None:
     a, b = architecture(one), architecture(other)
     differ = [k for k in a if k in b and a[k] != b[k]]
     if differ:
-        raise EftError("the candidate is of another architecture than the root", where=other,
-                       why=f"{differ[0]}: {a[differ[0]]} and {b[differ[0]]}")  # fmt: skip
+        raise EftError(
+            "the candidate is of another architecture than the root",
+            where=other,
+            why=f"{differ[0]}: {a[differ[0]]} and {b[differ[0]]}",
+        )
     if a and b and tokenizers.identity(tokenizers.load(one)) != tokenizers.identity(tokenizers.load(other)):
         raise EftError("the candidate has another tokenizer or chat template than the root", where=other)
     formats = prompt_format(one), prompt_format(other)
     if all(formats) and formats[0] != formats[1]:
-        raise EftError("the candidate was trained on another prompt format than the root", where=other,
-                       why=f"{formats[0]} and {formats[1]}")  # fmt: skip
+        raise EftError(
+            "the candidate was trained on another prompt format than the root",
+            where=other,
+            why=f"{formats[0]} and {formats[1]}",
+        )

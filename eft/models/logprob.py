@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def completions(model: Any, tokenizer: Any, messages: list[dict[str, str]], answers: Sequence[str], *,
-                max_tokens: int | None = None) -> list[float]:  # fmt: skip
+def completions(
+    model: Any, tokenizer: Any, messages: list[dict[str, str]], answers: Sequence[str], *, max_tokens: int | None = None
+) -> list[float]:
     """Mean log-probability per token (nats) of each answer and its end token, after `messages` in the chat template.
 
     Answers are padded on the right, which a causal model cannot see. At `max_tokens` of prompt and answer together the

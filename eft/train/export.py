@@ -108,7 +108,8 @@ def require_gate(file: Path, place: str) -> None:
         verdict, candidate = str(decision["verdict"]), decision["candidate"]
         gated = str(candidate["fingerprint"])
     except FileNotFoundError:
-        raise EftError("there is no decision of a gate", where=file, way_out="run 'eft gate ROOT CANDIDATE' first") from None
+        way_out = "run 'eft gate ROOT CANDIDATE' first"
+        raise EftError("there is no decision of a gate", where=file, way_out=way_out) from None
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise EftError("this is not a decision of 'eft gate'", where=file, why=repr(e)) from None
     if verdict != "COMMIT":

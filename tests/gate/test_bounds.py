@@ -76,14 +76,19 @@ def test_resampled_signs_agree_with_all_signs(values, margin) -> None:
     d = np.array(values)
     size = np.abs(d - margin)
     sums = np.array([np.dot(s, size) for s in itertools.product((-1, 1), repeat=len(d))])
-    for found, exact in zip(bounds.sign_flips(d, margin), ((sums >= (d - margin).sum() - 1e-9).mean(),
-                                                         (sums <= (d - margin).sum() + 1e-9).mean()), strict=True):  # fmt: skip
+    for found, exact in zip(
+        bounds.sign_flips(d, margin),
+        ((sums >= (d - margin).sum() - 1e-9).mean(), (sums <= (d - margin).sum() + 1e-9).mean()),
+        strict=True,
+    ):
         assert found == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / bounds.DRAWS) + 2e-4)
 
 
 def test_false_commits_of_mcnemar_and_mid_p_by_enumeration() -> None:
-    exact, mid = ([bounds.fixed_power(n, 0.0, q, 0.05, mid=m) for n in (16, 64, 256, 700) for q in (0.05, 0.1, 0.2, 0.5, 1.0)]
-                  for m in (False, True))  # fmt: skip
+    exact, mid = (
+        [bounds.fixed_power(n, 0.0, q, 0.05, mid=m) for n in (16, 64, 256, 700) for q in (0.05, 0.1, 0.2, 0.5, 1.0)]
+        for m in (False, True)
+    )
     assert max(exact) <= 0.05
     assert max(mid) <= 0.055, "not exact, and near its alpha everywhere"
 
@@ -162,8 +167,15 @@ def test_bad_scores_are_one_message(root, candidate, told) -> None:
 
 
 def test_bad_rules_are_usage_errors() -> None:
-    for bad in ({"method": "tua"}, {"alpha": 0}, {"branches": 0}, {"method": "midp", "margin": 0.1}, {"margin": 1},
-                {"branches": 3}, {"undecided": "tau"}):  # fmt: skip
+    for bad in (
+        {"method": "tua"},
+        {"alpha": 0},
+        {"branches": 0},
+        {"method": "midp", "margin": 0.1},
+        {"margin": 1},
+        {"branches": 3},
+        {"undecided": "tau"},
+    ):
         with pytest.raises(UsageError):
             Rule(**bad)
     with pytest.raises(UsageError, match="binary"):

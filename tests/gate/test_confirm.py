@@ -11,9 +11,11 @@ import pytest
 
 from eft.errors import EftError, UsageError
 from eft.gate import evidence
+from eft.gate.audit import gather
 from eft.gate.confirm import confirm, replay, screen, step
 from eft.gate.decide import METHODS, Rule, Verdict
 from eft.gate.evidence import Pool
+from eft.gate.host import State
 
 ROOT = made_up.state(0.5, "root")
 
@@ -33,7 +35,10 @@ def test_better_is_committed_worse_is_not(tmp_path: Path, method: str) -> None:
 
 def test_the_same_question_gets_the_answer_that_stands(tmp_path: Path) -> None:
     pool, host = made_up.pool(tmp_path / "p"), made_up.Coins()
-    ask = lambda **k: confirm(pool, "a", ROOT, made_up.state(0.7), Rule(), host.evaluate, **{"budget": 64, **k})  # noqa: E731
+
+    def ask(budget: int = 64):
+        return confirm(pool, "a", ROOT, made_up.state(0.7), Rule(), host.evaluate, budget=budget)
+
     first, asked = ask(), host.asked
     assert ask() == first and host.asked == asked == 128
     with pytest.raises(EftError, match="about something else"):
@@ -153,6 +158,16 @@ def test_killed_at_every_write_it_ends_the_same(tmp_path: Path) -> None:
     assert [e for e in one.ledger()] == [e for e in other.ledger()], "and the kills left no trace at all"
 
 
+def test_an_audit_measures_all_states_on_the_same_items(tmp_path: Path) -> None:
+    pool, host = made_up.pool(tmp_path / "p"), made_up.Coins()
+    states = [ROOT, made_up.state(0.2), made_up.state(0.9)]
+    q = gather(pool, "audit.audit", states, host.evaluate, "audit", 100)
+    assert q.shape == (3, 100) and host.asked == 300
+    assert (gather(pool, "audit.audit", states, host.evaluate, "audit", 100) == q).all() and host.asked == 300
+    assert replay(pool, "audit.audit")["states"] == 3
+    assert len({i for e in pool.ledger() if e["kind"] == "claim" for i in e["items"]}) == 100
+
+
 def test_two_processes_cannot_work_on_one_decision(tmp_path: Path) -> None:
     pool = made_up.pool(tmp_path / "p")
     with pool.deciding("a"), pytest.raises(EftError, match="another process"):
@@ -163,13 +178,21 @@ def test_error_rate_of_the_whole_path(tmp_path: Path) -> None:
     """Candidates that are no better, through claims, scores and decisions: at most alpha of them get through."""
     pool, host = made_up.pool(tmp_path / "p", 12_000), made_up.Coins()
     rng = np.random.default_rng(0)
-    same = lambda s, items: [
-        float(np.random.default_rng(int(i.id[:8], 16) + int(s.payload)).random() < 0.5) for i in items
-    ]  # noqa: E731
+
+    def same(state, items):
+        return [float(np.random.default_rng(int(i.id[:8], 16) + state.payload).random() < 0.5) for i in items]
+
     made = [
-        confirm(pool, f"d{k}", ROOT.__class__("r", "r", 0), ROOT.__class__(f"c{k}", f"c{k}", int(rng.integers(1, 10**9))),
-                Rule("midp", alpha=0.2), same, budget=40)["verdict"]
+        confirm(
+            pool,
+            f"d{k}",
+            State("r", "r", 0),
+            State(f"c{k}", f"c{k}", int(rng.integers(1, 10**9))),
+            Rule("midp", alpha=0.2),
+            same,
+            budget=40,
+        )["verdict"]
         for k in range(60)
-    ]  # fmt: skip
+    ]
     assert sum(v == Verdict.COMMIT for v in made) <= 0.2 * 60 + 3 * (0.2 * 0.8 * 60) ** 0.5
     assert host.asked == 0

@@ -17,7 +17,9 @@ def test_python_examples(number: int, capsys) -> None:
     exec(compile(PYTHON[number], "docs/gate.md", "exec"), {"__name__": "example"})
     if "class Calculator" in PYTHON[number]:
         assert "COMMIT g1-0.1" in capsys.readouterr().out
-        code = [line for line in PYTHON[number].splitlines() if line.strip() and not line.startswith(("import", "from"))]
+        code = [
+            line for line in PYTHON[number].splitlines() if line.strip() and not line.startswith(("import", "from"))
+        ]
         assert len(code) <= 40
 
 

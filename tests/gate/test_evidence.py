@@ -42,7 +42,7 @@ def test_an_item_is_handed_out_once(tmp_path: Path) -> None:
 def test_exhaustion_says_how_many_more(tmp_path: Path) -> None:
     pool = made_up.pool(tmp_path / "p", 100)
     left = pool.left("screening")
-    with pytest.raises(EftError, match=f"at least 7 more screening items"):  # noqa: F541
+    with pytest.raises(EftError, match="at least 7 more screening items"):
         pool.claim("a", "screening", left + 7, {})
     assert pool.left("screening") == left, "what was refused spends nothing"
 

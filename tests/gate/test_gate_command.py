@@ -37,8 +37,10 @@ def root(tmp_path: Path) -> Path:
         for i in range(60):
             code = f"{task.seed()}\n# {i}\n"
             prompt = f"# Current Program\n```python\n{code}\n```\n# Task\nSEARCH/REPLACE: <<<<<<< SEARCH"
-            states = {"mutation": {"parent_code": code, "parent_score": -1e9, "edit": "diff", "folder": str(task.folder)},
-                      "judge": {"better": "x" * int(np.random.default_rng(i).integers(1, 9)), "worse": f"y{i}"}}  # fmt: skip
+            states = {
+                "mutation": {"parent_code": code, "parent_score": -1e9, "edit": "diff", "folder": str(task.folder)},
+                "judge": {"better": "x" * int(np.random.default_rng(i).integers(1, 9)), "worse": f"y{i}"},
+            }
             made.append(Item(kind, TASK, f"g{i}", {"messages": [{"role": "user", "content": prompt}], **states[kind]}))
         Pool.create(tmp_path / kind, made, tasks=[TASK], kind=kind, shares=(0.0, 1.0, 0.0))
     return tmp_path
@@ -64,8 +66,15 @@ def endpoint(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def ask(root: Path, *states: str, **options) -> dict:
-    return run(Config(root=root, states=list(states), suite="suite.yaml", output=root / "out",
-                      **{"kind": "mutation", "pool": "mutation", **options}))  # fmt: skip
+    return run(
+        Config(
+            root=root,
+            states=list(states),
+            suite="suite.yaml",
+            output=root / "out",
+            **{"kind": "mutation", "pool": "mutation", **options},
+        )
+    )
 
 
 @pytest.mark.integration
@@ -76,6 +85,7 @@ def test_endpoints_are_asked_and_their_edits_are_run(root: Path, endpoint: dict[
     worse = ask(root, endpoint["good"], endpoint["bad"], method="tau", budget=10)
     assert worse["verdict"] == "REJECT" and worse["exit_code"] == 3
     again = ask(root, endpoint["bad"], endpoint["good"], method="gsprt", budget=40, effect=0.3)
+    assert len(run(Config(root=root, replay=True, pool="mutation"))["replayed"]) == 2
     assert again["stands_since_before"] and again["evidence"] == better["evidence"]
     shown = json.loads((root / "out" / "decision.json").read_text())
     assert shown["verdict"] == "COMMIT" and shown["pool"]
@@ -103,14 +113,38 @@ def test_weights_are_judged_and_the_answer_guards_the_export(eft, root: Path, tm
             p.data += 0.05 * torch.randn_like(p)
         model.save_pretrained(tmp_path / f"m{seed}")
         tokenizers.load("random:qwen3").save_pretrained(tmp_path / f"m{seed}")
-    done = eft("gate", "m1", "m2", "--root", root, "--suite", "suite.yaml", "--kind", "judge", "--pool", "judge",
-               "--method", "midp", "--budget", 20, "-o", root / "out", "--json")  # fmt: skip
+    done = eft(
+        "gate",
+        "m1",
+        "m2",
+        "--root",
+        root,
+        "--suite",
+        "suite.yaml",
+        "--kind",
+        "judge",
+        "--pool",
+        "judge",
+        "--method",
+        "midp",
+        "--budget",
+        20,
+        "-o",
+        root / "out",
+        "--json",
+    )
     answer = json.loads(done.stdout.splitlines()[-1])
-    assert done.returncode == answer["exit_code"] == {"COMMIT": 0, "REJECT": 3, "UNDECIDED": 4}[answer["verdict"]], done.stderr
+    assert done.returncode == answer["exit_code"] == {"COMMIT": 0, "REJECT": 3, "UNDECIDED": 4}[answer["verdict"]], (
+        done.stderr
+    )
     assert answer["verdict"] in done.stderr and "Traceback" not in done.stderr
     file = root / "out" / "decision.json"
     value = json.loads(file.read_text())
-    for verdict, place, told in (("REJECT", "m2", "did not commit"), ("COMMIT", "m1", "other weights"), ("COMMIT", "m2", "")):
+    for verdict, place, told in (
+        ("REJECT", "m2", "did not commit"),
+        ("COMMIT", "m1", "other weights"),
+        ("COMMIT", "m2", ""),
+    ):
         file.write_text(json.dumps({**value, "verdict": verdict}))
         from eft.train.export import require_gate
 
@@ -132,10 +166,14 @@ def test_bad_requests_are_one_message(root: Path) -> None:
         (["random:qwen3", "random:llama"], {}, "another architecture"),
         (["random:qwen3", "http://127.0.0.1:9/v1"], {}, "which model"),
         (["http://127.0.0.1:9/v1#a", "http://127.0.0.1:9/v1#b"], {"pool": "judge"}, "another one than asked for"),
-        (["http://127.0.0.1:9/v1#a", "http://127.0.0.1:9/v1#b"], {"kind": "judge", "pool": "judge"}, "need the model's weights"),
+        (
+            ["http://127.0.0.1:9/v1#a", "http://127.0.0.1:9/v1#b"],
+            {"kind": "judge", "pool": "judge"},
+            "need the model's weights",
+        ),
         (["http://127.0.0.1:9/v1#a", "http://127.0.0.1:9/v1#b"], {"method": "midq"}, "no method 'midq'"),
         (["http://127.0.0.1:9/v1#a", "http://127.0.0.1:9/v1#b"], {"budget": 500}, "at least 440 more"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(EftError, match=told):
             ask(root, *states, **options)
     (root / "suite.yaml").write_text("name: little\ntrain: [numerics/quadrature]\n")
@@ -170,7 +208,12 @@ def test_an_audit_counts_what_policies_did() -> None:
     import numpy as np
 
     value = np.array([0.1, 0.2, -0.1, -0.3])
-    assert outcome(np.array([1, 0, 1, 0]), value) == {"commit_rate": 0.5, "harmful": 0.5, "useful_kept": 0.5, "gain": 0.0}
+    assert outcome(np.array([1, 0, 1, 0]), value) == {
+        "commit_rate": 0.5,
+        "harmful": 0.5,
+        "useful_kept": 0.5,
+        "gain": 0.0,
+    }
     assert outcome(np.full(4, 0.5), value)["harmful"] == 0.5 and outcome(np.zeros(4), value)["harmful"] is None
     rng = np.random.default_rng(0)
     true = np.array([0.5, 0.9, 0.1])  # the root, a useful and a harmful update
@@ -186,3 +229,43 @@ def test_an_audit_counts_what_policies_did() -> None:
 def test_a_host_is_let_go(root: Path) -> None:
     with ModelHost(root / "work") as host:
         assert list(host.propose()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.serve
+def test_folders_are_served_and_asked(eft, root: Path) -> None:
+    """Two vLLM servers of ours; random weights write no edit, so nothing improves and nothing is committed."""
+    import torch
+
+    from eft import tokenizers
+    from eft.models.load import load_model
+
+    model = load_model("random:qwen3")
+    for p in model.parameters():
+        p.data += 0.05 * torch.randn_like(p)
+    model.save_pretrained(root / "changed")
+    tokenizers.load("random:qwen3").save_pretrained(root / "changed")
+    done = eft(
+        "gate",
+        "random:qwen3",
+        "changed",
+        "--root",
+        root,
+        "--suite",
+        "suite.yaml",
+        "--pool",
+        "mutation",
+        "--method",
+        "tau",
+        "--budget",
+        6,
+        "-o",
+        root / "out",
+        "--set",
+        "serving.max_tokens=24",
+        "--json",
+        timeout=900,
+    )
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 3 and answer["verdict"] == "REJECT", done.stderr[-3000:]
+    assert (answer["root_mean"], answer["candidate_mean"], answer["used"]) == (0.0, 0.0, 6)

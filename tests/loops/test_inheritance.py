@@ -53,7 +53,9 @@ def test_one_round_and_the_same_command_again(eft, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_three_rounds_killed_ten_times(tmp_path: Path) -> None:
-    file = tiny.config(tmp_path, rounds=3, record={"seeds": 12, "iterations": 8, "lookahead": 4, "shares": [0.4, 0.6, 0.0]})
+    file = tiny.config(
+        tmp_path, rounds=3, record={"seeds": 12, "iterations": 8, "lookahead": 4, "shares": [0.4, 0.6, 0.0]}
+    )
     command = [sys.executable, "-m", "eft.cli", "inherit", "--config", str(file)]
     rng = random.Random(0)
     kills = 0
@@ -75,3 +77,22 @@ def test_three_rounds_killed_ten_times(tmp_path: Path) -> None:
             raise AssertionError(f"it was done after {kills} kills: make the waits shorter")
     check(tmp_path / "loop", 3)
     assert subprocess.run(["pgrep", "-f", str(file)], capture_output=True).returncode == 1, "nothing is left running"
+
+
+@pytest.mark.slow
+@pytest.mark.serve
+@pytest.mark.timeout(1800)
+def test_the_root_and_its_branches_drive_searches(eft, tmp_path: Path) -> None:
+    """The first root and a branch are served and search; their replies, useless as they are, are archived with them."""
+    little = {"tasks": ["numerics/quadrature"], "iterations": 2}
+    file = tiny.config(tmp_path, searches=[{"by": "root", **little}, {"by": "ast", "iterations": 6, "lookahead": 4}],
+                       branch_searches={"by": "root", **little}, serving={"max_tokens": 24, "max_model_len": 4096},
+                       branches={"sft": {"kind": "sft", "train": {**tiny.TRAIN, "steps": 4}},
+                                 "own": {"kind": "rejection", "train": tiny.TRAIN}})  # fmt: skip
+    done = eft("inherit", "--config", file, timeout=1500)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "no data for branch 'own'" in done.stderr, "a random model's replies improve nothing"
+    shown = json.loads((tmp_path / "loop/lineage.json").read_text())["archive"]
+    assert [e["id"] for e in shown] == ["r0.0-root", "r0.1-ast", "r0.branch-r1-sft"]
+    assert shown[0]["replies"] == 2 and shown[1]["status"] == "teacher"
+    assert shown[2]["status"] in ("committed", "rejected")

@@ -1,4 +1,4 @@
-"""The loop with a host whose states are numbers: what is inherited, what is kept of the rest, and kills at every write."""
+"""The loop with a host whose states are numbers: what is inherited, what is kept, and kills at every write."""
 
 from __future__ import annotations
 
@@ -55,13 +55,24 @@ class Coins:
 
     def end(self, number: int, root: State, branches: Sequence[State], result) -> None:
         for s in branches:
-            self.archive.add(Entry(f"{number}.{s.name}", number, s.fingerprint, s.name, f"runs/{s.name}", 5, float(number)))
+            self.archive.add(
+                Entry(f"{number}.{s.name}", number, s.fingerprint, s.name, f"runs/{s.name}", 5, float(number))
+            )
 
 
 def loop(folder: Path, fresh: bool = True) -> State:
     method = "tau" if fresh else "midp"
-    return inherit(Pool(folder / "pool"), "inherit", ROOT, Coins(folder), Rule(method), rounds=ROUNDS, screening=32,
-                   budget=64, fresh=fresh)  # fmt: skip
+    return inherit(
+        Pool(folder / "pool"),
+        "inherit",
+        ROOT,
+        Coins(folder),
+        Rule(method),
+        rounds=ROUNDS,
+        screening=32,
+        budget=64,
+        fresh=fresh,
+    )
 
 
 def test_updates_are_inherited_and_the_rest_is_archived(tmp_path: Path) -> None:
@@ -157,9 +168,21 @@ def test_a_damaged_archive_is_told(tmp_path: Path) -> None:
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.sampled_from(["committed", "rejected", "undecided"]), max_size=6), st.text(max_size=8))
 def test_the_picture_is_well_formed(statuses: list[str], name: str) -> None:
-    nodes = [{"id": "a", "name": name, "parent": None, "round": -1, "kind": "root", "status": "committed", "numbers": {}}]
-    nodes += [{"id": f"b{i}", "name": f"<{name}>&", "parent": "a", "round": i // 2, "kind": "branch", "status": s,
-               "numbers": {"advantage": 0.1}} for i, s in enumerate(statuses)]  # fmt: skip
+    nodes = [
+        {"id": "a", "name": name, "parent": None, "round": -1, "kind": "root", "status": "committed", "numbers": {}}
+    ]
+    nodes += [
+        {
+            "id": f"b{i}",
+            "name": f"<{name}>&",
+            "parent": "a",
+            "round": i // 2,
+            "kind": "branch",
+            "status": s,
+            "numbers": {"advantage": 0.1},
+        }
+        for i, s in enumerate(statuses)
+    ]
     if name.isprintable():
         xml.dom.minidom.parseString(lineage.svg(nodes))
     assert "<script" not in lineage.page({"nodes": nodes, "archive": []})

@@ -10,8 +10,17 @@ SUITE = """name: little
 train: [numerics/quadrature, heuristics/knapsack]
 gate: [simulators/pricing, numerics/bessel]
 """
-TRAIN = {"launch": "cpu", "precision": "fp32", "global_batch": 8, "micro_batch": 4, "max_tokens": 1024, "eval_rows": 2,
-         "activation_checkpointing": False, "learning_rate": 3e-3, "save_every": 2}  # fmt: skip
+TRAIN = {
+    "launch": "cpu",
+    "precision": "fp32",
+    "global_batch": 8,
+    "micro_batch": 4,
+    "max_tokens": 1024,
+    "eval_rows": 2,
+    "activation_checkpointing": False,
+    "learning_rate": 3e-3,
+    "save_every": 2,
+}
 
 
 def config(root: Path, **changes) -> Path:
@@ -19,14 +28,24 @@ def config(root: Path, **changes) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     (root / "suite.yaml").write_text(SUITE)
     value = {
-        "root": str(root), "output": "loop", "model": "random:qwen3", "suite": "suite.yaml", "kind": "judge", "rounds": 1,
+        "root": str(root),
+        "output": "loop",
+        "model": "random:qwen3",
+        "suite": "suite.yaml",
+        "kind": "judge",
+        "rounds": 1,
         "searches": [{"by": "ast", "seeds": 1, "iterations": 6, "lookahead": 4}],
-        "branches": {"sft": {"kind": "sft", "train": {**TRAIN, "steps": 6}},
-                     "lora": {"kind": "sft", "train": {**TRAIN, "steps": 4, "lora": {"rank": 8, "alpha": 16}}}},
-        "clean": {"tokenizer": "random:qwen3", "max_tokens": 1024}, "build": {"validation": 0.3},
-        "record": {"seeds": 4, "iterations": 8, "lookahead": 4, "shares": [0.4, 0.6, 0.0]}, "screening": 3, "budget": 4,
+        "branches": {
+            "sft": {"kind": "sft", "train": {**TRAIN, "steps": 6}},
+            "lora": {"kind": "sft", "train": {**TRAIN, "steps": 4, "lora": {"rank": 8, "alpha": 16}}},
+        },
+        "clean": {"tokenizer": "random:qwen3", "max_tokens": 1024},
+        "build": {"validation": 0.3},
+        "record": {"seeds": 4, "iterations": 8, "lookahead": 4, "shares": [0.4, 0.6, 0.0]},
+        "screening": 3,
+        "budget": 4,
         **changes,
-    }  # fmt: skip
+    }
     file = root / "loop.yaml"
     file.write_text(yaml.safe_dump(value))
     return file
