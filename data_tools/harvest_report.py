@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
+from data_tools.readers.files import text
 from data_tools.readers.search import Search
 
 NAMED = 5  # bad files named on the terminal; all of them are in searches.json
@@ -23,9 +24,9 @@ def total(report: list[Search]) -> dict[str, int]:
 
 
 def as_json(search: Search) -> dict:
-    return {"name": search.name, "scaffold": search.scaffold, "release": search.release,
-            "roots": [str(r) for r in search.roots], "about": search.about, "counts": search.counts,
-            "failures": search.failures, "notes": search.remarks + search.notes,
+    return {"name": text(search.name), "scaffold": search.scaffold, "release": search.release,
+            "roots": [text(str(r)) for r in search.roots], "about": search.about, "counts": search.counts,
+            "failures": search.failures, "notes": [text(n) for n in search.remarks + search.notes],
             "bad_files": search.problems.found}  # fmt: skip
 
 
