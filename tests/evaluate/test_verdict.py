@@ -100,3 +100,61 @@ def test_without_a_best_known_value_the_sign_test_decides():
     v = words(evaluation(found, (task,)))
     assert v.tone == GOOD and "beats base (on these tasks" in v.headline and "cannot be told from ast" in v.headline
     assert any("exact sign test" in s.detail for s in v.shows)
+
+
+def suite(seeds: int = 6, tasks: int = 8, **values):
+    """Every mutator of `values` with one value (plus a little noise by seed and task) on `tasks` alike tasks."""
+    many = tuple(dataclasses.replace(MAX, name=f"t{k}") for k in range(tasks))
+    found = {m: {t.name: [v + 0.001 * ((7 * k + 3 * s) % 5) for s in range(seeds)] for k, t in enumerate(many)}
+             for m, v in values.items()}  # fmt: skip
+    return evaluation(found, many)
+
+
+def test_a_claim_about_other_tasks_needs_six_of_them():
+    assert words(suite(tasks=8, base=0.3, sft=0.4)).headline == "sft beats base."
+    assert words(suite(tasks=5, base=0.3, sft=0.4)).headline == "sft beats base (on these tasks)."
+
+
+def test_many_comparisons_need_more():
+    """Six tasks all alike have p 0.031: enough for one comparison, not for two after Holm's correction."""
+    assert "beats base." in words(suite(tasks=6, base=0.3, sft=0.4)).headline
+    assert "beats base (on these tasks)" in words(suite(tasks=6, base=0.3, sft=0.4, ast=0.6)).headline
+
+
+def test_regressions_are_listed_behind_a_win():
+    r = suite(base=0.3, sft=0.4)
+    worse = [dataclasses.replace(s, best_raw=0.1) if (s.mutator, s.task) == ("sft", "t3") else s for s in r.searches]
+    v = words(dataclasses.replace(r, searches=tuple(worse)))
+    assert any(s.tone == BAD and "behind base on 1 of 8 tasks: t3 −40" in s.text for s in v.shows)
+
+
+def test_not_beating_the_format_control_is_said():
+    r = suite(base=0.3, sft=0.4, random=0.4)
+    control = MutatorInfo("random", "served", "control")
+    r = dataclasses.replace(r, mutators=(*r.mutators[:2], control))
+    v = words(r)
+    assert any("not shown to have learned more than the form" in s.text for s in v.shows)
+    assert not any("No model trained on random valid edits" in line for line in v.limits)
+
+
+def test_an_open_difference_says_what_it_would_need():
+    r = evaluation({"base": {"hits": [0.3, 0.5, 0.4]}, "sft": {"hits": [0.5, 0.4, 0.45]}}, (MAX,))
+    (found,) = [s for s in words(r).shows if "within the noise" in s.text]
+    assert "needs about" in found.detail and "seeds on these tasks" in found.detail
+
+
+def test_mixed_sandboxes_and_unseen_instances_are_limits():
+    r = suite(base=0.3, sft=0.4)
+    mixed = [dataclasses.replace(s, sandbox="bubblewrap" if s.seed else "rlimits") for s in r.searches]
+    limits = " ".join(words(dataclasses.replace(r, searches=tuple(mixed))).limits)
+    assert "different sandboxes" in limits and "searches themselves maximised" in limits
+    assert "One scaffold (openevolve)" in limits
+
+
+def test_two_scaffolds_are_two_clauses():
+    r = suite(base=0.3, sft=0.4)
+    value = {"base": 0.5, "sft": 0.4}
+    other = [dataclasses.replace(s, scaffold="tournament", best_raw=value[s.mutator]) for s in r.searches]
+    v = words(dataclasses.replace(r, searches=(*r.searches, *other)))
+    assert v.headline == "Under openevolve, sft beats base; under tournament, sft loses to base." and v.tone == BAD
+    assert "tournament: sft ends behind base on 8 of 8 tasks" in " ".join(s.text for s in v.shows)
