@@ -63,7 +63,7 @@ def descendants(programs: list[Known], of: set[str]) -> set[str]:
 
 
 @given(searches(honest=False) | searches(honest=True))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_never_the_child_its_copies_or_its_descendants(programs):
     history = History(programs, [p.id for p in programs])
     for one in programs:
@@ -73,7 +73,7 @@ def test_never_the_child_its_copies_or_its_descendants(programs):
 
 
 @given(searches(honest=True))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_only_what_existed_when_the_child_was_asked_for(programs):
     by_id = {p.id: p for p in programs}
     history = History(programs, list(by_id))
