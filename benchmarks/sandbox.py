@@ -4,8 +4,8 @@
 
 Bare: a new process that runs the same program (with the task's driver around it) on the same arguments and prints the
 result; for C++ the binary itself; for a contained task the evaluator called by a script. Runs alternate, so that a busy
-machine slows both alike. `in flight`: two threads evaluate a program that computes; share of two cores that the
-candidates used.
+machine slows both alike. `in flight`: one and two threads evaluate a program that computes; the cores that its
+processes kept busy, bare and in the sandbox in turn.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def python_task(name: str, folder: Path) -> tuple[Callable[[], object], Callable
     command = [jail.interpreter(), "-S", "-s", "-B", "-c", BARE, str(file)]
 
     def bare() -> object:
-        return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        return json.loads(subprocess.run(command, capture_output=True, check=True, env=jail.environment()).stdout)
 
     def boxed() -> object:
         found = sandbox.call(call["code"], call["entry"], *call["args"], driver=call["driver"], apart=call["apart"],
@@ -115,25 +115,37 @@ def foreign(level: str) -> tuple[Callable[[], object], Callable[[], object]]:
         assert found.error == "", found
         return found
 
-    return lambda: subprocess.run(command, capture_output=True, check=True), boxed
+    return lambda: subprocess.run(command, capture_output=True, check=True, env=jail.environment()), boxed
 
 
-def in_flight(count: int, seconds: float = 6.0) -> tuple[float, float]:
-    """(cores that candidates kept busy, evaluations a second) with `count` threads that evaluate a computation."""
-    used, ends = [], time.monotonic() + seconds
-    started = time.monotonic()
+def in_flight(count: int, seconds: float = 3.0) -> tuple[float, float]:
+    """Cores that candidates kept busy with `count` threads that evaluate a computation: (bare, in the sandbox)."""
+    script = BUSY + "import time\nrun(1_500_000)\nprint(time.process_time())"
+    command = [jail.interpreter(), "-S", "-s", "-B", "-c", script]
 
-    def work() -> None:
-        while time.monotonic() < ends:
-            used.append(sandbox.call(BUSY, "run", 1_500_000, limits=Limits(cpu_s=5)).seconds)
+    def bare() -> float:
+        return float(subprocess.run(command, capture_output=True, check=True, env=jail.environment()).stdout)
 
-    threads = [threading.Thread(target=work) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    wall = time.monotonic() - started
-    return sum(used) / wall, len(used) / wall
+    def boxed() -> float:
+        return sandbox.call(BUSY, "run", 1_500_000, limits=Limits(cpu_s=5)).seconds
+
+    def busy(call: Callable[[], float]) -> float:
+        used: list[float] = []
+        started = time.monotonic()
+
+        def work() -> None:
+            while time.monotonic() < started + seconds:
+                used.append(call())
+
+        threads = [threading.Thread(target=work) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sum(used) / (time.monotonic() - started)
+
+    rounds = [(busy(bare), busy(boxed)) for _ in range(3)]
+    return statistics.median(r[0] for r in rounds), statistics.median(r[1] for r in rounds)
 
 
 def main() -> None:
@@ -158,9 +170,9 @@ def main() -> None:
         values = (found["bare_ms"], found["sandbox_ms"], found["added_ms"], found["added_p90_ms"])
         print(f"| {row} | " + " | ".join(f"{v:.1f}" for v in values) + " |")
     flights = {count: in_flight(count) for count in (1, 2)}
-    print("\n| in flight | cores kept busy by candidates | evaluations a second |\n|---|---|---|")
-    for count, (cores, rate) in flights.items():
-        print(f"| {count} | {cores:.2f} | {rate:.1f} |")
+    print("\n| in flight | cores kept busy by bare processes | by candidates in the sandbox |\n|---|---|---|")
+    for count, (bare, boxed) in flights.items():
+        print(f"| {count} | {bare:.2f} | {boxed:.2f} |")
     if arguments.json:
         result = {"level": level, "runs": arguments.runs, "rows": rows, "in_flight": flights}
         arguments.json.write_text(json.dumps(result, indent=1))

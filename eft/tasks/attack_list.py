@@ -103,6 +103,8 @@ ACTS = (
          "open(f'{d}/@MARK@-5', 'w').write('x')\nreturn True", "contained"),
     _act("changes its evaluator", "f = os.open('@EVALUATOR@', os.O_RDWR)\nreturn f", "contained"),
     _act("writes into the system", "open('/usr/lib/@MARK@-6', 'w').write('x')\nreturn True", "contained"),
+    _act("writes at the root", "open('/@MARK@-13', 'w').write('x')\nreturn True", "contained"),
+    _act("writes among the devices", "open('/dev/@MARK@-14', 'w').write('x')\nreturn True", "contained"),
     _act("creates without writing", "return os.open('/tmp/@MARK@-7', os.O_RDONLY | os.O_CREAT)"),
     _act("creates an unnamed file", "return os.open('/tmp', os.O_WRONLY | os.O_TMPFILE)"),
     _act("makes a folder", "os.mkdir('/tmp/@MARK@-8')\nreturn True"),
@@ -233,7 +235,8 @@ VALUES = {
 
 # A contained score is a claim, and an evaluation takes seconds: of the values and ends, what could do harm.
 CONTAINED = ("nothing", "not a number", "text", "an end in good order", "a crash", "an exception that raises", "spins",
-             "sleeps", "allocates", "forks without end", "fills the disk", "prints without end")  # fmt: skip
+             "sleeps", "allocates", "forks without end", "fills the disk", "fills shared memory",
+             "prints without end")  # fmt: skip
 
 # Statements at the end of the seed.
 ENDS = {
@@ -250,6 +253,8 @@ ENDS = {
     "forks without end": "try:\n    while True: os.fork()\nexcept OSError: pass\nwhile True: pass",
     "prints without end": "while True: print('x' * 10000, flush=True)",
     "opens without end": "kept = []\nwhile True: kept.append(open(os.__file__))",
+    "fills shared memory": "with open('/dev/shm/@MARK@', 'wb') as f:\n"
+    "    while True: f.write(b'x' * (1 << 24))",
     "fills the disk": "n = 0\nwhile True:\n    n += 1\n    with open(f'/tmp/@MARK@-{n}', 'wb') as f:\n"
     "        f.write(b'x' * (1 << 24))",
 }

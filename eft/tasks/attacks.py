@@ -112,7 +112,7 @@ def end_programs(task: Task, watch: Watch) -> dict[str, str]:
         return dict(CPP_ENDS)
     chosen = [name for name in ENDS if task.isolation == "isolated" or name in CONTAINED]
     if sandbox.level() != "bubblewrap" and task.isolation == "contained":
-        chosen.remove("fills the disk")
+        chosen = [name for name in chosen if not name.startswith("fills")]
     head = f"{task.seed()}\nimport os, sys, time\n"
     return {name: f"{head}{_filled(ENDS[name], {'MARK': watch.mark})}\n" for name in chosen}
 
@@ -201,7 +201,8 @@ def attack(task: Task, seed: Evaluation, *, ends: bool = True) -> tuple[int, lis
         failed += judge_act("acts", evaluate(task, program), seed, watch, contained=task.isolation == "contained")
         for name, code in value_programs(task).items():
             count += 1
-            failed += judge_value(name, evaluate(task, code), task, watch)
+            failed += judge_value(name, evaluate(task, code), task)
+        failed += [Failed("one of the values", how) for how in watch.left()]
         if ends:
             with capped(WALL_S if task.isolation == "isolated" else max(5.0, 3 * seed.seconds)):
                 for name, code in end_programs(task, watch).items():
@@ -219,8 +220,8 @@ def judge_act(name: str, found: Evaluation, seed: Evaluation, watch: Watch, cont
     return failed + [Failed(name, how) for how in watch.left()]
 
 
-def judge_value(name: str, found: Evaluation, task: Task, watch: Watch) -> list[Failed]:
-    failed = [Failed(name, how) for how in watch.left()]
+def judge_value(name: str, found: Evaluation, task: Task) -> list[Failed]:
+    failed = []
     if found.validity is not Validity.VALID:
         if "the scorer failed" in str(found.metrics.get("error", "")):
             failed.append(Failed(name, f"the scorer broke: {found.metrics['error']}"))

@@ -1,8 +1,8 @@
 """What a sandboxed process is started with: the bubblewrap command around it, its environment, its interpreter.
 
 `bubblewrap` gives new namespaces for users, processes, network, IPC, host name and mounts, no capabilities, and a file
-system of the system folders only, read-only, with a private /tmp of bounded size. Nested user namespaces are forbidden
-where this release of bwrap can. What else a program needs is bound into it by the caller.
+system of the system folders only, read-only, with a private /tmp and /dev/shm of bounded size. Nested user
+namespaces are forbidden where this release of bwrap can. What else a program needs is bound into it by the caller.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ def bubblewrap(*options: str, tmp_mb: int = TMP_MB, die_with_parent: bool = Fals
     command += ["--proc", "/proc", "--dev", "/dev"]
     for folder in PROC:  # root keeps its own user id inside, and with it the right to write these
         command += ["--ro-bind-try", folder, folder]
-    if "--size" in _options():
-        command += ["--size", str(tmp_mb << 20)]
-    command += ["--tmpfs", "/tmp"]
+    size = ["--size", str(tmp_mb << 20)] if "--size" in _options() else []
+    command += [*size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev", *size, "--tmpfs", "/tmp"]
     for folder in SYSTEM:
         command += ["--ro-bind-try", folder, folder]
-    return [*command, *options]
+    return [*command, *options, "--remount-ro", "/"]  # the root is a folder in memory too, of no bounded size
 
 
 def read_only(*paths: Path | str) -> list[str]:

@@ -28,6 +28,7 @@ INSIDE = "/eft"  # where the inner scripts lie in bubblewrap
 WORK = "/tmp/work"
 WATCH_S = 0.05
 TAIL = 2000
+SPARE_MB = 256  # below this much free memory of the machine an evaluation is ended
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -88,7 +89,7 @@ def run(
         else:
             for name, data in files.items():
                 Path(home, name).write_bytes(data)
-        environment = {**jail.environment(), "HOME": home, "TMPDIR": "/tmp" if boxed else home,
+        environment = {**jail.environment(), "HOME": home, "USER": "eft", "TMPDIR": "/tmp" if boxed else home,
                        "PATH": f"{Path(python).parent}:/usr/local/bin:/usr/bin:/bin"}  # fmt: skip
         started = time.monotonic()
         process = subprocess.Popen(
@@ -153,6 +154,8 @@ def _watch(process: subprocess.Popen, read: int, bounds: Bounds, started: float,
             count, memory_mb = _size(process.pid)
             if count > bounds.processes:
                 return b"", printed, f"it started more than {bounds.processes} processes"
+            if _memory_left_mb() < SPARE_MB:  # held where no process maps it: files in memory, shared memory
+                return b"", printed, "this machine ran short of memory"
             if memory_mb > bounds.memory_mb:
                 return b"", printed, f"it used more than {bounds.memory_mb} MB of memory"
         ready = select.select(list(open_fds), [], [], 0.0 if ended else min(WATCH_S, deadline - now))[0]
@@ -169,6 +172,13 @@ def _watch(process: subprocess.Popen, read: int, bounds: Bounds, started: float,
                 if len(result) > bounds.result_kb << 10:
                     return b"", printed, f"its result is larger than {bounds.result_kb} KB"
     return bytes(result), printed, ""
+
+
+def _memory_left_mb() -> float:
+    """What this machine can still give (inf where it does not say)."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()[0]) / 1024
+    return float("inf")
 
 
 def _size(pid: int) -> tuple[int, float]:

@@ -8,6 +8,7 @@ limit) runs on one task of each kind and level.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ def watch():
         yield watch
 
 
+@functools.cache
 def seed_of(task: Task):
     found = evaluate(task, task.seed())
     assert found.validity is Validity.VALID
@@ -85,6 +87,8 @@ def test_an_act_that_gets_through_is_found(watch, act, monkeypatch):
 @pytest.mark.integration
 @pytest.mark.parametrize("end", ENDS)
 def test_ends(level, watch, end):
+    if level == "rlimits" and end not in ("spins deaf to signals", "forks without end", "allocates", "fills the disk"):
+        pytest.skip("limits are the same at both levels: the others are run in bubblewrap only")
     task = find_task(ISOLATED)
     seed = seed_of(task)
     with attacks.capped(attacks.WALL_S):
@@ -96,8 +100,8 @@ def test_ends(level, watch, end):
 @pytest.mark.integration
 @pytest.mark.parametrize("end", CPP_ENDS)
 def test_ends_of_compiled_programs(level, watch, end):
-    if not CPP:
-        pytest.skip("no C++ task is shipped")
+    if not CPP or (level == "rlimits" and end != "forks without end"):
+        pytest.skip("no C++ task is shipped, or run in bubblewrap only")
     task = find_task(CPP[0])
     with attacks.capped(attacks.WALL_S):
         found = evaluate(task, CPP_ENDS[end])
@@ -130,7 +134,7 @@ def test_acts_against_a_contained_task(level, watch, contained):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("end", ["spins", "allocates", "forks without end", "fills the disk", "prints without end"])
+@pytest.mark.parametrize("end", ["allocates", "forks without end", "fills the disk", "fills shared memory"])
 def test_ends_against_a_contained_task(level, watch, contained, end):
     programs = attacks.end_programs(contained, watch)
     if end not in programs:

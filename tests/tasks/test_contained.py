@@ -105,5 +105,5 @@ def test_the_environment_is_clean(level, run, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     found = run("return {'combined_score': 1.0, 'names': sorted(os.environ)}", level)
     assert set(found.value["metrics"]["names"]) <= {
-        "HOME", "LANG", "LC_CTYPE", "OMP_NUM_THREADS", "PATH", "PWD", "PYTHONHASHSEED", "TMPDIR"}  # fmt: skip
+        "HOME", "LANG", "LC_CTYPE", "OMP_NUM_THREADS", "PATH", "PWD", "PYTHONHASHSEED", "TMPDIR", "USER"}  # fmt: skip
     assert "OPENAI_API_KEY" in os.environ
