@@ -32,7 +32,7 @@ from eft.evaluate.comparison import (
 )
 from eft.evaluate.contenders import pairings, references, scaffolds, separated, subjects
 from eft.evaluate.metrics import band, gap_closed, relative_gain, spread
-from eft.evaluate.results import IMPROVED, NO_OP, Results, Search, TaskInfo
+from eft.evaluate.results import BROKEN, IMPROVED, NO_OP, Results, Search, TaskInfo
 from eft.evaluate.significance import ALPHA, Test
 from eft.evaluate.stats import DRAWS, Rate, error_of_seeds, mean_interval, rate
 
@@ -44,9 +44,6 @@ Values = dict[str, dict[int, float]]  # task -> seed -> value
 def _total(values: Iterable[int | None]) -> int | None:
     found = [v for v in values if v is not None]
     return sum(found) if found else None
-
-
-ERRORS = ("invalid:syntax", "invalid:evaluator_error")
 
 
 def behaviour(searches: Sequence[Search]) -> Behaviour:
@@ -67,7 +64,8 @@ def behaviour(searches: Sequence[Search]) -> Behaviour:
         no_op=share(NO_OP),
         improves=share(IMPROVED),
         improves_of_edits=rate((s.outcomes.get(IMPROVED, 0), s.proposals - s.outcomes.get(NO_OP, 0)) for s in searches),
-        errors=share(*ERRORS),
+        broken=share(BROKEN),
+        errors=share("invalid:evaluator_error"),
         timeouts=share("invalid:timeout"),
         gain=None if not proposals or None in gains else math.fsum(gains) / proposals,  # type: ignore[arg-type]
         distinct=sum(s.distinct for s in searches),

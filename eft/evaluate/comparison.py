@@ -22,7 +22,8 @@ class Behaviour:
     no_op: Rate | None
     improves: Rate | None
     improves_of_edits: Rate | None
-    errors: Rate | None  # did not compile or run: syntax errors, and what the evaluator could not run
+    broken: Rate | None  # do not compile
+    errors: Rate | None  # fail at run time
     timeouts: Rate | None
     gain: float | None
     distinct: int

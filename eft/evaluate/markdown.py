@@ -64,13 +64,13 @@ def render(results: Results, comparison: Comparison, verdict: Verdict, provenanc
     rows = []
     for r, p in page.leading(comparison):
         b = r.behaviour
+        rates = (b.improves, b.improves_of_edits, b.valid, b.no_op, b.broken, b.errors, b.timeouts)
         rows.append([r.mutator.name, _mean(r.gap), _mean(r.area), text.points(p.difference.point) if p and p.difference
-                     else text.DASH, f"{p.wins}–{p.ties}–{p.losses}" if p else text.DASH, _rate(b.improves),
-                     _rate(b.improves_of_edits), _rate(b.valid), _rate(b.no_op), _rate(b.errors), _rate(b.timeouts),
+                     else text.DASH, f"{p.wins}–{p.ties}–{p.losses}" if p else text.DASH, *map(_rate, rates),
                      text.count(b.completion_tokens), text.count(b.evaluations)])  # fmt: skip
     lines += table(["mutator", "gap closed (95%)", "area", "against base, points", "won–tied–lost", "improves",
-                    "… without no-ops", "valid edits", "no-ops", "do not run", "time out", "reply tokens",
-                    "programs evaluated"], rows)  # fmt: skip
+                    "… without no-ops", "valid edits", "no-ops", "do not compile", "fail at run time", "time out",
+                    "reply tokens", "programs evaluated"], rows)  # fmt: skip
     lines += ["## What the numbers show", ""]
     lines += [f"- {safe(s.text)}{' ' + safe(s.detail) if s.detail else ''}" for s in verdict.shows] or ["- Nothing."]
     lines += ["", "## What they do not show", "", *(f"- {safe(line)}" for line in verdict.limits), ""]

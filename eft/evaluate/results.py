@@ -22,6 +22,7 @@ FORMAT = 1
 
 # What became of one proposal: exactly one of these or a failure reason, so a search's outcomes add up to its proposals.
 IMPROVED, NOT_IMPROVED, REPAIRED, NO_OP = "improved", "not_improved", "repaired", "no_op"
+BROKEN = "invalid:syntax"  # it does not compile, or parse
 VALID = (IMPROVED, NOT_IMPROVED, REPAIRED)  # parses, applies, changes the syntax tree, evaluates as valid
 
 

@@ -6,28 +6,33 @@ A result holds every candidate; the summary holds what comparison and report nee
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 from eft.evaluate import lineage
 from eft.evaluate.metrics import gap_closed
-from eft.evaluate.results import IMPROVED, NO_OP, NOT_IMPROVED, REPAIRED, Search
+from eft.evaluate.results import BROKEN, IMPROVED, NO_OP, NOT_IMPROVED, REPAIRED, Search
 from eft.records import Validity
-from eft.search.spec import Candidate, SearchResult, SearchSpec
+from eft.search.spec import CACHE, Candidate, SearchResult, SearchSpec
 from eft.tasks.task import Task
 
 EXAMPLE = 1200  # characters kept of one reply that failed
+_BROKEN = re.compile(r"(?:evaluator_error: )?(?:(?:Syntax|Indentation|Tab)Error\b|it does not compile)")
 DIFF_LINES = 160  # lines kept of the way from the start program to the best one
 
 
-def outcome(c: Candidate) -> str:
-    """What became of one proposal: a word of `results.py`, or the reason why it was no valid edit."""
+def outcome(c: Candidate, broken: Collection[str] = ()) -> str:
+    """What became of one proposal: a word of `results.py`, or the reason why it was no valid edit. `broken`: hashes of
+    the programs that do not compile."""
     if c.valid_edit:
         if c.parent_score is None:
             return REPAIRED
         return IMPROVED if c.score is not None and c.score > c.parent_score else NOT_IMPROVED
+    if c.status == "invalid" and c.code_hash in broken:
+        return BROKEN
     if c.status == "invalid":
         return f"invalid:{c.detail}" if c.detail in set(Validity) else "invalid"
     if c.finish_reason == "length" and c.status in ("no_edit", "malformed", "empty"):
@@ -68,7 +73,19 @@ def _lines(journal: Path) -> Iterable[dict[str, Any]]:
             yield record
 
 
-def examples(result: SearchResult, replies: list[str]) -> dict[str, str]:
+def broken_programs(cache: Path, task: str) -> frozenset[str]:
+    """The hashes of the programs that did not compile (C++) or parse (Python), by what the evaluations in a search's
+    cache say; hidden instances are left out."""
+    found = set()
+    for record in _lines(cache):
+        name, _, key = str(record.get("key", "")).partition("\0")
+        parts = [record.get(k) for k in ("artifacts", "metrics")]
+        if name == task and any(isinstance(p, dict) and _BROKEN.match(str(p.get("error"))) for p in parts):
+            found.add(key)
+    return frozenset(found)
+
+
+def examples(result: SearchResult, replies: list[str], broken: Collection[str] = ()) -> dict[str, str]:
     """The first reply of every kind of failure. `replies`: the journal's, in order; they pair with the candidates only
     where every candidate has one."""
     if len(replies) != len(result.candidates):
@@ -77,7 +94,7 @@ def examples(result: SearchResult, replies: list[str]) -> dict[str, str]:
     for c, reply in zip(result.candidates, replies, strict=True):
         if not c.valid_edit:
             text = reply if len(reply) <= EXAMPLE else reply[:EXAMPLE] + f"\n[… {len(reply) - EXAMPLE} more characters]"
-            found.setdefault(outcome(c), text)
+            found.setdefault(outcome(c, broken), text)
     return found
 
 
@@ -95,18 +112,19 @@ def of(spec: SearchSpec, result: SearchResult, task: Task) -> Search:
     replies = [r.get("content") or "" for r in records if r.get("kind") == "reply" and r.get("status") == "ok"]
     tried = {(r.get("index"), r.get("child_code")) for r in records if r.get("kind") == "proposal"}
     ran = {c.code_hash for c in result.candidates if c.valid or c.status == "invalid"}
+    broken = broken_programs(spec.folder / CACHE, task.name)
     billed = any(c.completion_tokens >= 0 for c in result.candidates)
     return Search(
         mutator=spec.mutator, task=task.name, seed=spec.seed, iterations=result.iterations,
         reason=result.note, best_score=result.best_score, best_raw=result.best_raw,
         curve=(result.seed_raw, *result.raw_curve), proposals=result.replies,
-        outcomes=dict(sorted(Counter(outcome(c) for c in result.candidates).items())),
+        outcomes=dict(sorted(Counter(outcome(c, broken) for c in result.candidates).items())),
         distinct=result.distinct_valid_edits,
         evaluations=max(len(ran), len(tried)), gain=gain(result, task),
         prompt_tokens=result.prompt_tokens if billed else None,
         completion_tokens=result.completion_tokens if billed else None,
         seconds=max(result.seconds, sum(c.seconds or 0.0 for c in result.candidates)),  # a replay takes no time
-        examples=examples(result, replies), best_diff=best_diff(result, task), scaffold=result.scaffold,
+        examples=examples(result, replies, broken), best_diff=best_diff(result, task), scaffold=result.scaffold,
         final_score=result.final_score, final_raw=result.final_raw, start_final_raw=result.seed_final_raw,
         sandbox=result.sandbox, lineage=lineage.steps(result, records, task),
     )  # fmt: skip

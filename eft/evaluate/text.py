@@ -92,7 +92,7 @@ OUTCOMES = {
     "repaired": "repairs its parent",
     "no_op": "no-op",
     "invalid": "invalid",
-    "invalid:syntax": "syntax error",
+    "invalid:syntax": "does not compile",
     "invalid:evaluator_error": "run-time error",
     "invalid:timeout": "timeout",
     "invalid:non_finite": "score not finite",

@@ -93,6 +93,20 @@ def test_examples_come_from_the_journal(task, tmp_path):
     assert of(task, str(journal)).examples == {}
 
 
+def test_what_does_not_compile_is_told_from_what_fails(task, tmp_path):
+    def line(key, error):
+        return json.dumps({"key": key, "artifacts": {"error": error}, "metrics": {}, "validity": "evaluator_error"})
+
+    name = task.name
+    said = {f"{name}\0h7": "SyntaxError: invalid syntax (line 1)", f"{name}\0h6": "ZeroDivisionError: x",
+            "other\0h6": "SyntaxError: x", f"{name}\0hidden:h6": "it does not compile: x"}  # fmt: skip
+    (tmp_path / "evaluations.jsonl").write_text("\n".join(line(k, e) for k, e in said.items()) + '\n{"torn')
+    s = summary.of(SearchSpec(str(TASK.folder), "", str(tmp_path), mutator="m"), result(), task)
+    assert s.outcomes["invalid:syntax"] == 1 and "invalid" not in s.outcomes and s.outcomes["invalid:timeout"] == 1
+    (tmp_path / "evaluations.jsonl").write_text(line(f"{name}\0h6", "it does not compile: program.cpp:1:5: error"))
+    assert summary.broken_programs(tmp_path / "evaluations.jsonl", name) == {"h6"}
+
+
 def test_time_survives_a_replay(task):
     slow = tuple(dataclasses.replace(c, seconds=2.0) for c in CANDIDATES)
     assert of(task, candidates=slow, seconds=1.0).seconds == 22.0
