@@ -33,8 +33,10 @@ _DENIED = {
         # chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat truncate ftruncate fallocate utime utimes
         # utimensat setxattr lsetxattr fsetxattr
         90, 91, 268, 452, 92, 93, 94, 260, 76, 77, 285, 132, 235, 280, 188, 189, 190,
-        # mount umount2 chroot pivot_root socket socketpair memfd_create shmget msgget semget mq_open
-        165, 166, 161, 155, 41, 53, 319, 29, 68, 64, 240,
+        # mount umount2 chroot pivot_root socket socketpair memfd_create shmget msgget semget mq_open fanotify_init
+        165, 166, 161, 155, 41, 53, 319, 29, 68, 64, 240, 300,
+        # what is there already of these: shmat shmctl semop semctl semtimedop msgsnd msgrcv msgctl; io_setup
+        30, 31, 65, 66, 220, 69, 70, 71, 206,
         # setrlimit prlimit64 setpriority ioprio_set sched_setaffinity sched_setparam sched_setscheduler sched_setattr
         160, 302, 141, 251, 203, 142, 144, 314,
         # flock sync syncfs kcmp migrate_pages move_pages personality syslog
@@ -50,7 +52,8 @@ _DENIED = {
         117, 270, 271, 438, 97, 268, 280, 282, 241, 219, 217, 218,
         38, 276, 34, 37, 35, 36, 33,
         52, 53, 452, 54, 55, 45, 46, 47, 88, 5, 6, 7,
-        40, 39, 51, 41, 198, 199, 279, 194, 186, 190, 180,
+        40, 39, 51, 41, 198, 199, 279, 194, 186, 190, 180, 262,
+        196, 195, 193, 191, 192, 189, 188, 187, 0,
         164, 261, 140, 30, 122, 118, 119, 274,
         32, 81, 267, 272, 238, 239, 92, 116,
         146, 144, 145, 143, 159, 147, 149, 151, 152, 91,

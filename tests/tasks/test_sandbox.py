@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ import pytest
 
 from eft.errors import EftError, UsageError
 from eft.records import Validity
-from eft.tasks import pool, sandbox
+from eft.tasks import pool, sandbox, seccomp
 from eft.tasks.sandbox import Limits
 
 QUICK = Limits(wall_s=1.0, cpu_s=1, memory_mb=256, output_kb=64)
@@ -262,3 +263,22 @@ def test_levels_are_chosen_once_and_refused_with_a_way_out(monkeypatch):
         assert "--sandbox rlimits" in caught.value.way_out
         monkeypatch.setattr(sandbox, "_level", None)
     sandbox.close()
+
+
+HEADERS = {"x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "aarch64": "/usr/include/asm-generic/unistd.h"}
+
+
+def test_the_filter_names_the_same_calls_on_both_machines():
+    """The numbers against the kernel's own headers, where they are installed."""
+    tables = {}
+    for machine, header in HEADERS.items():
+        if not Path(header).exists():
+            pytest.skip(f"{header} is not installed: the numbers were NOT compared")
+        found = re.finditer(r"#define (?:__NR3264_|__NR_)(\w+)\s+(\d+)", Path(header).read_text())
+        tables[machine] = {int(m[2]): m[1] for m in found}
+    names = {m: {tables[m].get(n, n) for n in seccomp._DENIED[m]} for m in HEADERS}
+    old = {"chmod", "chown", "creat", "fork", "ioperm", "iopl", "lchown", "link", "mkdir", "mknod", "rename", "rmdir",
+           "symlink", "unlink", "utime", "utimes", "vfork"}  # fmt: skip
+    assert names["x86_64"] - names["aarch64"] == old and names["aarch64"] <= names["x86_64"]
+    for numbers in (seccomp._EXECVEAT, seccomp._FCNTL, seccomp._IOCTL, seccomp._PRCTL, seccomp._CLONE):
+        assert len({tables[m][n] for m, n in numbers.items()}) == 1
