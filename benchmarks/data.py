@@ -42,6 +42,9 @@ def main() -> None:
     harvest.add_argument("--alive", type=int, nargs="+", default=[1000, 5000], help="population_size of the run")
     harvest.add_argument("--iterations", type=int, default=120)
     harvest.add_argument("--rounds", type=int, default=2)
+    harvest.add_argument("--what", nargs="+", default=["eft", "memory", "files"], help="what is timed; eft is needed")
+    harvest.add_argument("--no-recall", action="store_true", help="speed only")
+    harvest.add_argument("--keep", type=Path, help="folder of generated runs, made where they are missing, and kept")
     part = commands.add_parser("part")  # one measurement, in a process of its own
     part.add_argument("what", choices=["eft", "memory", "files"])
     part.add_argument("run", type=Path)
@@ -50,7 +53,8 @@ def main() -> None:
     if options.command == "part":
         return measure_part(options.what, options.run, options.out)
     with tempfile.TemporaryDirectory() as temporary:
-        print(recall(Path(temporary), options.runs, options.iterations))
+        if not options.no_recall:
+            print(recall(Path(temporary), options.runs, options.iterations))
         for alive in options.alive:
             print(speed(Path(temporary), alive, options))
 
@@ -233,10 +237,11 @@ def measure_part(what: str, run: Path, out: Path) -> None:
 
 def speed(folder: Path, alive: int, options: argparse.Namespace) -> str:
     """The table of speed for one population."""
-    run = folder / f"generated{alive}"
-    written = generate(run, options.programs, options.checkpoints, alive)
-    files = sum(1 for _ in run.rglob("programs/*.json"))
-    results: dict[str, list[dict[str, float]]] = {"eft": [], "memory": [], "files": []}
+    run = (options.keep or folder) / f"generated{alive}"
+    if not run.exists():
+        generate(run, options.programs, options.checkpoints, alive)
+    sizes = [f.stat().st_size for f in run.rglob("programs/*.json")]
+    results: dict[str, list[dict[str, float]]] = {what: [] for what in options.what}
     for number in range(options.rounds):
         for what in results:  # by turns, so that a noisy minute hits all
             out = folder / f"{what}{alive}-{number}"
@@ -244,7 +249,8 @@ def speed(folder: Path, alive: int, options: argparse.Namespace) -> str:
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             results[what].append(json.loads(done.stdout))
             shutil.rmtree(out)
-    shutil.rmtree(run)
+    if not options.keep:
+        shutil.rmtree(run)
     middle = {what: {k: statistics.median(r[k] for r in found) for k in found[0]} for what, found in results.items()}
     ours = middle["eft"]
     names = {"eft": "`eft harvest` of the union, replayed, to Parquet",
@@ -252,8 +258,8 @@ def speed(folder: Path, alive: int, options: argparse.Namespace) -> str:
              "files": "OpenEvolve's extractor on each checkpoint, to JSON lines"}  # fmt: skip
     times = {k: f"{m['wall'] / ours['wall']:.1f}, {m['cpu'] / ours['cpu']:.1f}" for k, m in middle.items()}
     return "\n".join([
-        f"population {alive}: {options.programs} programs, {options.checkpoints} checkpoints, {files} files, "
-        f"{written / 1e9:.1f} GB", "",
+        f"population {alive}: {options.programs} programs, {options.checkpoints} checkpoints, {len(sizes)} files, "
+        f"{sum(sizes) / 1e9:.1f} GB", "",
         "| | wall s | CPU s | times `eft harvest` (wall, CPU) | peak memory MB | children |",
         "|---|---|---|---|---|---|",
         *(f"| {names[k]} | {m['wall']:.1f} | {m['cpu']:.1f} | {times[k]} | {m['peak']:.0f} | {m['found']:.0f} |"
