@@ -56,7 +56,7 @@ def act_program(task: Task, watch: Watch, names: list[str] | None = None) -> str
     boxed = sandbox.level() == "bubblewrap"
     hidden = boxed or "with Landlock" in sandbox.describe()
     facts = {
-        "HOMEFILES": home_files(), "EVALUATOR": str(task.evaluator), "SUITES": str(SHIPPED / "suites"),
+        "HOMEFILES": home_files(task.folder), "EVALUATOR": str(task.evaluator), "SUITES": str(SHIPPED / "suites"),
         "TASKS": str(SHIPPED), "MARK": watch.mark, "BREACH": BREACH, "CANARY": watch.canary, "CLIENT": os.getpid(),
         "PORT": watch.port, "ABSTRACT": watch.abstract,
     }  # fmt: skip
@@ -76,9 +76,9 @@ def act_program(task: Task, watch: Watch, names: list[str] | None = None) -> str
     return task.seed() + "\n" + "".join(parts)
 
 
-def home_files() -> list[str]:
-    """What lies in this user's home, but for the way to the interpreter (which a candidate is shown)."""
-    shown = [Path(p).resolve() for p in (sys.base_prefix, sys.prefix)]
+def home_files(*known: Path) -> list[str]:
+    """What lies in this user's home, but for the way to the interpreter and to `known` (which a candidate is shown)."""
+    shown = [Path(p).resolve() for p in (sys.base_prefix, sys.prefix, *known)]
     with contextlib.suppress(OSError):
         return [str(f) for f in Path.home().iterdir() if not any(p.is_relative_to(f) for p in shown)][:50]
     return []

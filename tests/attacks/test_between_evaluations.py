@@ -118,6 +118,20 @@ def test_siblings_cannot_be_read(level):
     assert seen == [] and results["a"].value == 600, found
 
 
+def test_a_driver_apart_cannot_be_read(level):
+    """The driver holds what is to come; it runs beside the candidate, under the same user."""
+    spy = (
+        "import os\ndef f(x):\n    got = []\n    for p in {os.getppid(), *range(os.getpid() - 5, os.getpid() + 6)}:\n"
+        "        if p == os.getpid(): continue\n        for what in ('mem', 'environ', 'maps', 'fd/3'):\n"
+        "            try: os.close(os.open(f'/proc/{p}/{what}', os.O_RDONLY)); got.append((p, what))\n"
+        "            except OSError: pass\n        try: os.kill(p, 0); got.append((p, 'kill'))\n"
+        "        except OSError: pass\n    return got"
+    )
+    for _ in range(3):
+        found = sandbox.call(spy, "f", 1, driver="def drive(f, x):\n    return f(x)", apart=True, limits=QUICK)
+        assert [x for x in found.value if level != "bubblewrap" or x[0] != 1] == [], found
+
+
 def test_hits_on_the_sandboxs_processes(level):
     """Somebody kills the worker in the middle: a fresh one answers, nothing of the old one stays."""
     sandbox.call("def run():\n    return 1", "run")
