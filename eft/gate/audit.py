@@ -155,7 +155,8 @@ def run(config: Config) -> dict[str, Any]:
         check_comparable(states[0], state)
     if config.kind != "judge":
         sandbox.choose(config.sandbox)
-    pool, out = open_pool(config), config.out()
+    need = {"confirmation": config.items, "audit": config.audit_items}
+    pool, out = open_pool(config, need), config.out()
     with ModelHost(out / "work", config.serving) as host:
         q = [
             gather(pool, f"{config.name}.{role}", states, host.evaluate, role, count)

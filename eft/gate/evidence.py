@@ -280,7 +280,7 @@ class Pool:
             f"the {role} items of this pool are used up",
             where=self.folder,
             why=f"{count} are asked for, {left} of {total} are unspent",
-            way_out=f"record at least {count - left} more {role} items and extend the pool",
+            way_out=f"record at least {count - left} more {role} items (--set record.extend=true)",
         )
 
     def same(self, entry: dict[str, Any], about: dict[str, Any], role: str, decision: str) -> None:

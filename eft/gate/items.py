@@ -29,6 +29,8 @@ from eft.tasks.task import Task
 
 KINDS = ("mutation", "judge", "search")
 ROLE = "gate"
+LIMIT = 10  # batches of searches that are recorded for one pool
+GROWING = ".growing"  # in a pool that was not large enough yet when its making was interrupted
 
 
 def gate_tasks(suite: str, root: Path = Path(".")) -> dict[str, Task]:
@@ -125,12 +127,12 @@ def _judge(task: Task, group: str, replies: list[Transition]) -> Item | None:
     )
 
 
-def searches(tasks: dict[str, Task], seeds: int, about: dict[str, Any]) -> list[Item]:
+def searches(tasks: dict[str, Task], seeds: Iterable[int], about: dict[str, Any]) -> list[Item]:
     """Items of short searches, one for each task and seed. `about`: iterations, edit and prompt_format."""
     return [
         Item("search", name, f"{name}:seed{seed}", {"seed": seed, "folder": str(task.folder), **about})
         for name, task in sorted(tasks.items())
-        for seed in range(seeds)
+        for seed in seeds
     ]
 
 
@@ -139,6 +141,8 @@ def record(
     suite: str,
     kind: str,
     *,
+    need: dict[str, int],
+    extend: bool = False,
     root: Path = Path("."),
     seeds: int = 30,
     iterations: int = 12,
@@ -150,14 +154,16 @@ def record(
     shares: tuple[float, float, float] = SHARES,
     per_program: int = 1,
 ) -> Pool:
-    """The pool in `folder`; where there is none yet, one is made: searches of the `ast` mutator on the gate tasks of
-    `suite` are run and recorded beside it (collect, harvest and label, as processes), and their states become items.
+    """The pool in `folder`. Where there is none yet (or with `extend`), searches of the `ast` mutator on the gate tasks
+    of `suite` are run and recorded beside it (collect, harvest and label, as processes), `seeds` a task at a time,
+    until every part holds as many unspent items as it `need`s, or LIMIT times.
 
     Raises EftError for a suite without gate tasks, and for a pool of another kind or other tasks.
     """
     if kind not in KINDS:
         raise UsageError(f"there are no items of kind '{kind}'", way_out=nearest(kind, KINDS))
     tasks = gate_tasks(suite, root)
+    pool = None
     if (folder / "pool.json").exists():
         pool = Pool(folder)
         if pool.kind != kind or pool.tasks != set(tasks):
@@ -167,66 +173,42 @@ def record(
                 why=f"it holds {pool.kind} items of {', '.join(sorted(pool.tasks))}",
                 way_out="name another --pool, or its own suite and kind",
             )
-        return pool
+        if not extend and not (folder / GROWING).exists():
+            return pool
     about = {"suite": suite, "edit": edit, "prompt_format": prompt_format, "iterations": iterations}
-    if kind == "search":
-        found = searches(tasks, seeds, {k: about[k] for k in ("edit", "prompt_format", "iterations")})
-        return Pool.create(folder, found, tasks=list(tasks), kind=kind, seed=seed, shares=shares, about=about)
-    found = from_transitions(
-        recorded(
-            folder.with_name(f"{folder.name}.records"),
-            suite,
-            root=root,
-            seeds=seeds,
-            iterations=iterations,
-            lookahead=lookahead,
-            first_seed=seed,
-            prompt_format=prompt_format,
-            edit=edit,
-            workers=workers,
-        ),
-        tasks,
-        kind,
-        per_program,
-    )
-    pool = Pool.create(folder, found, tasks=list(tasks), kind=kind, seed=seed, shares=shares, about=about)
+    for batch in range(LIMIT):
+        if pool and all(pool.left(role) >= count for role, count in need.items()):
+            break
+        first = seed + batch * seeds
+        if kind == "search":
+            found = searches(tasks, range(first, first + seeds), {k: v for k, v in about.items() if k != "suite"})
+        else:
+            where = folder.with_name(f"{folder.name}.records") / str(batch)
+            options = {"seeds": seeds, "iterations": iterations, "mutator.lookahead": lookahead, "first_seed": first}
+            options |= {"prompt_format": prompt_format, "forms": f"[{edit}]", "workers": workers}
+            found = from_transitions(recorded(where, suite, root, options), tasks, kind, per_program)
+        if pool is None:
+            pool = Pool.create(folder, found, tasks=list(tasks), kind=kind, seed=seed, shares=shares, about=about)
+            (folder / GROWING).touch()
+        else:
+            groups = {item.group for item in pool.items.values()}
+            pool.extend(item for item in found if item.group not in groups)
+    assert pool is not None
+    (folder / GROWING).unlink(missing_ok=True)
     sizes = ", ".join(f"{pool.left(r)} {r}" for r in ("screening", "confirmation", "audit"))
-    print(f"gate: a pool of {len(found)} {kind} items: {sizes}", file=sys.stderr)
+    print(f"gate: a pool of {len(pool.items)} {kind} items, unspent: {sizes}", file=sys.stderr)
     return pool
 
 
-def recorded(
-    out: Path,
-    suite: str,
-    *,
-    root: Path,
-    seeds: int,
-    iterations: int,
-    lookahead: int,
-    first_seed: int,
-    prompt_format: str,
-    edit: str,
-    workers: int,
-) -> Iterable[Transition]:
+def recorded(out: Path, suite: str, root: Path, options: dict[str, Any]) -> Iterable[Transition]:
     """Labelled transitions of the gate tasks' recorded searches, run where they are not there yet."""
     text = suite if suite in suite_names() else str((root / suite).resolve())
     out = out.resolve()
     steps = {
-        "collect": {
-            "suite": text,
-            "role": ROLE,
-            "seeds": seeds,
-            "first_seed": first_seed,
-            "iterations": iterations,
-            "mutator.lookahead": lookahead,
-            "prompt_format": prompt_format,
-            "forms": f"[{edit}]",
-            "workers": workers,
-            "output": out / "runs",
-        },
+        "collect": {"suite": text, "role": ROLE, "output": out / "runs", **options},
         "harvest": {"runs": f"[{out / 'runs'}]", "output": out / "harvest"},
         "label": {"source": out / "harvest", "output": out / "label"},
     }
-    for verb, options in steps.items():
-        stages.run(verb, sets=tuple(f"{k}={v}" for k, v in options.items()))
+    for verb, told in steps.items():
+        stages.run(verb, sets=tuple(f"{k}={v}" for k, v in told.items()))
     return read_transitions(out / "label")

@@ -39,7 +39,8 @@ DECISION = "decision.json"
 class Recording(StageConfig):
     """How the items of a new pool are recorded."""
 
-    seeds: int = Field(30, ge=1, description="searches per gate task")
+    extend: bool = Field(False, description="record more items into a pool that is there")
+    seeds: int = Field(30, ge=1, description="searches per gate task and batch; as many batches as the pool needs")
     iterations: int = Field(12, ge=1, description="candidates per search")
     lookahead: int = Field(4, ge=0, description="edits that the recording mutator evaluates per parent")
     seed: int = Field(0, ge=0)
@@ -93,22 +94,17 @@ def inputs(config: Config) -> list[Path]:
     return []
 
 
-def open_pool(config: Any) -> Pool:
-    """The pool of a config with suite, pool, kind and record; recorded where it is not there yet."""
+def open_pool(config: Any, need: dict[str, int]) -> Pool:
+    """The pool of a config with suite, pool, kind and record; recorded where it is not there yet, until each part has
+    the unspent items that it `need`s."""
     r = config.record
     return recording.record(
         config.path(config.pool),
         config.suite,
         config.kind,
+        need=need,
         root=config.root,
-        seeds=r.seeds,
-        iterations=r.iterations,
-        lookahead=r.lookahead,
-        seed=r.seed,
-        per_program=r.per_program,
-        prompt_format=r.prompt_format,
-        edit=r.edit,
-        shares=r.shares,
+        **r.model_dump(exclude={"root", "output"}),
     )
 
 
@@ -135,7 +131,7 @@ def run(config: Config) -> dict[str, Any]:
             )
     if config.kind != "judge":
         sandbox.choose(config.sandbox)
-    pool = open_pool(config)
+    pool = open_pool(config, {"confirmation": config.budget})
     _check_format(config, pool)
     out = config.out()
     name = (

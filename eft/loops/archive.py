@@ -30,6 +30,7 @@ class Entry:
     path: str  # relative to the loop's folder
     replies: int
     time: float
+    valid: int = -1  # valid edits among the replies; -1: not told
 
 
 class Archive:

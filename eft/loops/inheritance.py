@@ -116,7 +116,8 @@ def run(config: Config) -> dict[str, Any]:
     out, started = config.out().resolve(), time.time()
     with evidence.locked(out / ".lock", "is running this loop"):
         first = model_state(config.model, config.root)
-        pool = open_pool(config.model_copy(update={"pool": out / config.pool}))
+        need = {"screening": config.screening * config.rounds, "confirmation": config.budget * config.rounds}
+        pool = open_pool(config.model_copy(update={"pool": out / config.pool}), need)
         _same_loop(out, config, first)
         host = SelfTraining(config, out, pool, first)
 
@@ -164,7 +165,9 @@ def run(config: Config) -> dict[str, Any]:
 def _same_loop(out: Path, config: Config, first: State) -> None:
     """Raises UsageError where the folder holds another loop. More rounds are the same loop."""
     about = {
-        k: v for k, v in config.model_dump(mode="json").items() if k not in ("rounds", "root", "output", "sandbox")
+        k: v
+        for k, v in config.model_dump(mode="json").items()
+        if k not in ("rounds", "record", "root", "output", "sandbox")
     }
     about = {"first": first.to_json(), **about}
     file = out / "loop.json"
@@ -246,12 +249,22 @@ class SelfTraining(ModelHost):
         by, name = (state.fingerprint, state.name) if state else (searches.by, f"{searches.by} (teacher)")
         self.archive.add(
             Entry(
-                entry, self.number, by, name, str(runs.relative_to(self.out)), int(done.get("replies", 0)), time.time()
+                entry,
+                self.number,
+                by,
+                name,
+                str(runs.relative_to(self.out)),
+                int(done.get("replies", 0)),
+                time.time(),
+                int(done.get("valid_edits", -1)),
             )
         )
 
     def _data(self, label: str, entries: list[Entry], build: dict[str, Any]) -> Path | None:
         """Training sets from archived experience; None where nothing in it improved."""
+        entries = [e for e in entries if e.valid]
+        if not entries:
+            return None  # not one edit could be applied and evaluated: there is no transition to harvest
         at, c = self.folder(label), self.config
         _stage("harvest", {"runs": f"[{', '.join(str(self.out / e.path) for e in entries)}]", "output": at / "harvest"})
         _stage("label", {"source": at / "harvest", "output": at / "label"})

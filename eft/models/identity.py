@@ -12,7 +12,7 @@ from eft.errors import EftError
 from eft.models.load import ADAPTER, ARCHITECTURES, SIZES, adapter_base
 from eft.tokenizers import EMBEDDED, RANDOM
 
-WEIGHTS = ("*.safetensors", "*.bin")
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model*.bin")
 SHAPE = (
     "architectures",
     "hidden_size",
