@@ -150,11 +150,8 @@ def test_scores_move_under_mutation(name):
     assert all(s > 0 for s in valid)
 
 
-JUNK = [
-    "None", "True", "float('nan')", "float('inf')", "-1e308", "[]", "[None] * 20", "{}", "[[1, 2], [3]]", "1j",
-    "[[float('nan')] * 3] * 10", "[True] * 20", "[1e400] * 20", "[[10**400] * 2] * 7", "range(20)",
-    "(lambda: 0)", "'text'",
-]  # fmt: skip
+# A few shapes that come close to an answer; tests/attacks has the rest.
+JUNK = ["None", "[]", "{}", "True", "range(20)", "[[float('nan')] * 3] * 10", "[[10**400] * 2] * 7", "[[1, 2], [3]]"]
 
 
 @pytest.mark.parametrize("name", PYTHON)
