@@ -3,7 +3,7 @@
 Ours: a stronger hand-written rule, constants tuned by random search and Nelder-Mead.
 """
 
-C = (-0.0742192, 2.94778, 0.409113, 0.100951, -0.025384, 1.72611, -0.0802814)
+C = (1.75642, 1.63086, 0.311608, 0.0207254, 0.0789424, 2.38602, -0.036584)
 
 
 def demand(work_left, time_left, spot, running, share):
