@@ -17,8 +17,9 @@ from eft.evaluate.results import MutatorInfo, Results, Search, TaskInfo
 
 # setting -> in a reader's words. What decides a search's outcome beside mutator, task, seed, scaffold and edit form.
 SAME = {
-    "suite": "suite", "role": "role", "prompt_format": "prompt format", "iterations": "proposals a search",
-    "max_tokens": "most tokens a reply", "temperature": "temperature", "top_p": "top-p",
+    "suite": "suites", "role": "roles", "prompt_format": "prompt formats",
+    "iterations": "numbers of proposals a search", "max_tokens": "limits of a reply's tokens",
+    "temperature": "temperatures", "top_p": "top-p",
 }  # fmt: skip
 WAY_OUT = "report them one by one, or run 'eft evaluate' again with the settings of the other"
 
@@ -40,7 +41,7 @@ def _check(first: Results, other: Results, where: Path) -> None:
         if key == "suite" and first.config.get("tasks") and other.config.get("tasks"):
             continue  # both named their tasks one by one: these are compared below
         if a is not None and b is not None and a != b:
-            raise _refuse(name if name.endswith("s") else f"{name}s", a, b, where)
+            raise _refuse(name, a, b, where)
     levels = sandboxes(first), sandboxes(other)
     if all(levels) and levels[0] != levels[1]:
         raise _refuse("sandbox levels", *(" and ".join(sorted(v)) for v in levels), where)

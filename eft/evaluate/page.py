@@ -19,7 +19,7 @@ from eft.evaluate.contenders import engine, origin, separated
 from eft.evaluate.provenance import Losses, Provenance
 from eft.evaluate.results import VALID, MutatorInfo, Results, Search, TaskInfo
 from eft.evaluate.stats import Mean
-from eft.evaluate.verdict import Verdict, strength
+from eft.evaluate.verdict import TONES, Verdict, strength
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST = 4000  # characters of any one text; a page is for reading
@@ -134,12 +134,11 @@ def pair_tracks(pairs: Sequence[Pair], style: dict[str, str]) -> tuple[charts.Ax
     dots = [v for p in drawn for _, v in p.tasks]
     means = [p.difference for p in drawn if p.difference]
     on = charts.interval_axis([m.point for m in means] + dots, [i for m in means for i in (m.these, m.such)])
-    tones = {"better": "good", "better_here": "good", "worse": "bad", "worse_here": "bad"}
     tracks = []
     for p in sorted(drawn, key=lambda p: p.difference.point if p.difference else 0.0):
         marks = [Dot(on.at(v), f"{task}: {text.points(v)} points") for task, v in p.tasks]
         point = p.difference.point if p.difference else None
-        label, tone = versus(p), tones.get(strength(p), "open")
+        label, tone = versus(p), TONES[strength(p)]
         score = f"{p.wins}–{p.ties}–{p.losses}"
         tracks.append(_track(on, label, style[p.mutator], p.difference, marks, text.points(point), score, tone))
     return on, tracks
@@ -330,7 +329,8 @@ def render(results: Results, comparison: Comparison, verdict: Verdict, provenanc
         gap_axis=gap_axis, gaps=gaps, pair_axis=pair_axis, pairs=pairs, matrix=matrix(comparison.pairs),
         plots=[(e, plots(results.tasks, comparison.cells, style, e)) for e in several or ("",)],
         legend=list({origin(m.name): style[m.name] for m in results.mutators}.items()), leading=leading(comparison),
-        losses=loss_plots(provenance.losses), failures=failures, contained=contained(results), strength=strength,
+        losses=loss_plots(provenance.losses), failures=failures, contained=contained(results),
+        tone=lambda p: TONES[strength(p)],
         gap_label=text.percent, pair_label=text.points,
         settings=[(n, value(results.config[k])) for k, n in SETTINGS.items() if results.config.get(k) is not None],
         stacks=stacks, key=key, examples=examples(results.searches),

@@ -1,9 +1,10 @@
 """The comparison in plain words, generated from the numbers and their intervals, with what they do not show.
 
-Four strengths, never more than the data allow, each asking for an interval *and* a test corrected for the number of
-comparisons. `better`/`worse`: the interval over tasks and seeds excludes zero, and so does the signed-rank test over
-tasks. `better_here`/`worse_here`: only the interval over seeds and the test over searches do, which speak of these
-tasks alone. `open`: neither. `same`: every paired difference is exactly zero. A loss is said as plainly as a win.
+Nothing is claimed unless the exact signed-rank test over the paired searches, corrected for the number of comparisons,
+tells the two apart; how much then depends on the rest. `better`/`worse`: the interval over tasks and seeds excludes
+zero, and the test over tasks agrees. `better_here`/`worse_here`: the interval over seeds does, which speaks of these
+tasks alone. `ahead_here`/`behind_here`: neither; more searches are won than lost, by an amount that cannot be told.
+`open`: nothing. `same`: every paired difference is exactly zero. A loss is said as plainly as a win.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ FEW_TASKS, FEW_SEEDS = 8, 10  # below these, the spread between tasks or seeds d
 NO_EDITS = 0.15  # a baseline whose valid-edit rate is surely below this is no baseline
 
 GOOD, BAD, OPEN, NOTE = "good", "bad", "open", "note"
-TONES = {"better": GOOD, "better_here": GOOD, "worse": BAD, "worse_here": BAD, "open": OPEN, "same": OPEN, "none": OPEN}
+TONES = {"better": GOOD, "better_here": GOOD, "ahead_here": GOOD, "worse": BAD, "worse_here": BAD, "behind_here": BAD,
+         "open": OPEN, "same": OPEN, "none": OPEN}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,14 +67,21 @@ def strength(pair: Pair) -> str:
         if not _sure(pair.by_sign):
             return "open"
         return "better_here" if pair.wins > pair.losses else "worse_here"
+    if not _sure(pair.over_searches):
+        return "open"
     if d.such is not None and d.such.sign and _sure(pair.over_tasks):
         return "better" if d.such.sign > 0 else "worse"
-    if d.these is not None and d.these.sign and _sure(pair.over_searches):
+    if d.these is not None and d.these.sign:
         return "better_here" if d.these.sign > 0 else "worse_here"
-    return "open"
+    if d.point * (pair.wins - pair.losses) <= 0:  # many small wins and a few large losses, or the other way round
+        return "open"
+    return "ahead_here" if d.point > 0 else "behind_here"
 
 
-_VERB = {"better": "beats", "worse": "loses to", "open": "cannot be told from", "same": "ends exactly where"}
+_VERB = {
+    "better": "beats", "worse": "loses to", "open": "cannot be told from", "same": "ends exactly where",
+    "ahead": "wins more searches than it loses against", "behind": "loses more searches than it wins against",
+}  # fmt: skip
 
 
 def _joined(parts: list[str]) -> str:
@@ -125,6 +134,9 @@ def _of_pair(p: Pair) -> Sentence:
     size = f"{points(abs(d.point)).lstrip('+')} points of the gap"
     if here:
         numbers.append("too few tasks, or too unlike, to say so of others")
+    if s in ("ahead_here", "behind_here"):
+        text = f"{p.mutator} {clause}, by an amount that cannot be told ({points(d.point)} points of the gap)."
+        return Sentence(TONES[s], text, "; ".join(numbers + _wanted(p)) + ".")
     if s == "open":
         lead = (
             "nothing between them"
@@ -204,12 +216,14 @@ def _clauses(comparison: Comparison, subject: Row) -> tuple[str, str]:
             grouped.setdefault(s.removesuffix("_here"), []).append(text)
     if not grouped:
         return OPEN, f"{said} was measured, but nothing that it could be compared with"
-    clauses = [_clause(s, _joined(grouped[s])) for s in ("better", "same", "open", "worse") if s in grouped]
+    order = ("better", "ahead", "same", "open", "behind", "worse")
+    clauses = [_clause(s, _joined(grouped[s])) for s in order if s in grouped]
     sentence = clauses[0]
     if len(clauses) > 1:
-        glue = ", but " if "better" in grouped or "worse" in grouped else " and "
+        glue = " and " if set(grouped) <= {"same", "open"} else ", but "
         sentence = ", ".join(clauses[:-1]) + glue + clauses[-1]
-    return BAD if "worse" in grouped else GOOD if "better" in grouped else OPEN, f"{said} {sentence}"
+    tones = {TONES[s] if s in TONES else TONES[f"{s}_here"] for s in grouped}
+    return BAD if BAD in tones else GOOD if GOOD in tones else OPEN, f"{said} {sentence}"
 
 
 def _edits(rows: list[Row]) -> list[Sentence]:

@@ -54,7 +54,7 @@ def test_more_seeds_of_the_same_mutators():
 REFUSED = {
     "prompt formats": {"prompt_format": "openevolve@0.4"},
     "suites": {"suite": "standard"},
-    "proposals a search": {"iterations": 100},
+    "numbers of proposals a search": {"iterations": 100},
     "temperatures": {"temperature": 1.0},
 }
 

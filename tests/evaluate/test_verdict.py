@@ -158,3 +158,19 @@ def test_two_scaffolds_are_two_clauses():
     v = words(dataclasses.replace(r, searches=(*r.searches, *other)))
     assert v.headline == "Under openevolve, sft beats base; under tournament, sft loses to base." and v.tone == BAD
     assert "tournament: sft ends behind base on 8 of 8 tasks" in " ".join(s.text for s in v.shows)
+
+
+def test_a_sure_direction_of_an_unsure_size():
+    """Fourteen small wins and one huge one: sixteen searches say who is ahead, but not by how much."""
+    many = tuple(dataclasses.replace(MAX, name=f"t{k}") for k in range(8))
+    base = {t.name: [0.3, 0.3] for t in many}
+    sft = {t.name: [0.301 + 0.001 * k, 0.302] for k, t in enumerate(many)}
+    sft["t0"] = [0.303, 0.9]
+    v = words(evaluation({"base": base, "sft": sft}, many))
+    assert v.headline == "sft wins more searches than it loses against base (on these tasks)." and v.tone == GOOD
+    assert any("by an amount that cannot be told" in s.text for s in v.shows)
+    worse = {t: [0.2, 0.9] if t == "t0" else v for t, v in sft.items()}
+    lost = {t: [0.6 - v for v in values] for t, values in worse.items()}
+    assert words(evaluation({"base": base, "sft": lost}, many)).tone in (BAD, OPEN)
+    mixed = {**sft, "t0": [0.303, 0.0]}  # the mean goes the other way: nothing is claimed
+    assert "cannot be told from base" in words(evaluation({"base": base, "sft": mixed}, many)).headline
