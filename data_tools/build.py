@@ -200,7 +200,9 @@ def _both_classes(config: Config, rows: list[Row], validates: Callable[[Row], bo
         raise EftError("the split leaves no regressed row to train on", why=f"all {len(bad)} are of validation tasks",
                        way_out="another --seed, a smaller --validation, or --set kto=false")  # fmt: skip
     if all(validates(r) for r in rows if r.label == Label.IMPROVED):
-        raise EftError("the split leaves no improved row to train on", way_out="another --seed or a smaller --validation")
+        raise EftError(
+            "the split leaves no improved row to train on", way_out="another --seed or a smaller --validation"
+        )
 
 
 def _sides(config: Config, rows: list[Row], validates: Callable[[Row], bool]) -> Sides:
@@ -266,7 +268,10 @@ def _say(config: Config, counts: dict[str, Any]) -> None:
               f"validation; weights {c['desirable_weight']} / {c['undesirable_weight']}", file=sys.stderr)  # fmt: skip
     for size in config.tasks:
         inner = counts[f"tasks_{size}"]
-        print(f"build: {size} tasks: sft {inner['sft_train']} train, kto {inner.get('kto_train', 0)} train", file=sys.stderr)
+        print(
+            f"build: {size} tasks: sft {inner['sft_train']} train, kto {inner.get('kto_train', 0)} train",
+            file=sys.stderr,
+        )
     for reason, number in sorted(counts["left_out"].items()):
         print(f"  left out x{number}: {reason}", file=sys.stderr)
     if config.validation and not counts["sft_validation"]:

@@ -179,6 +179,7 @@ def push(folder: Path, name: str, *, private: bool) -> str:
     What was uploaded before an interruption is not sent again (the hub knows files by content). Raises EftError where
     the hub refuses: no token, a name taken, no connection.
     """
+    import httpx
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
@@ -190,7 +191,7 @@ def push(folder: Path, name: str, *, private: bool) -> str:
     except HFValidationError as e:
         raise EftError("this is no name of a data set on the hub", where=name, why=str(e).split("\n")[0],
                        way_out="give --push-to-hub ORG/NAME") from None  # fmt: skip
-    except (HfHubHTTPError, OSError, ValueError) as e:
+    except (HfHubHTTPError, httpx.HTTPError, OSError, ValueError, RuntimeError) as e:
         missing = not (os.environ.get("HF_TOKEN") or api.token)
         raise EftError("the data set could not be pushed", where=name, why=str(e).strip().split("\n")[0][:300],
                        way_out="set HF_TOKEN to a token with write access" if missing else

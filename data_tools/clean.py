@@ -133,7 +133,9 @@ def _wanted(config: Config) -> facts.Wanted:
     if suite and config.path(suite).is_file():
         suite = str(config.path(suite))
     names = dict.fromkeys([config.tokenizer, *config.also_count] if config.tokenizer else config.also_count)
-    return facts.Wanted(redact=config.redact, tokenizers=tuple(names), near=config.near_duplicates is not None, suite=suite)
+    return facts.Wanted(
+        redact=config.redact, tokenizers=tuple(names), near=config.near_duplicates is not None, suite=suite
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ reasons
@@ -351,7 +353,9 @@ def _write_counts(config: Config, out: Path, known: dict[str, list], tables: dic
             pa.array(known["id"]), pa.array([facts.identity(name)] * count), pa.array([name] * count),
             table["prompt_tokens"], table["response_tokens"]], schema=token_schema()))  # fmt: skip
     with manifest.atomic_file(out / TOKENS) as temporary:
-        pq.write_table(pa.concat_tables(parts) if parts else token_schema().empty_table(), temporary, compression="zstd")
+        pq.write_table(
+            pa.concat_tables(parts) if parts else token_schema().empty_table(), temporary, compression="zstd"
+        )
     return out / TOKENS
 
 
@@ -373,7 +377,10 @@ def _say(config: Config, counts: dict[str, Any], reports: dict[str, list]) -> No
         print(f"  redacted x{number}: {kind.replace('_', ' ')}", file=sys.stderr)
     if config.near_duplicates is not None:
         lost = len(reports["near"])
-        print(f"  near duplicates at {config.near_duplicates:g}: {lost} lost, {counts['kept']} rows survive", file=sys.stderr)
+        print(
+            f"  near duplicates at {config.near_duplicates:g}: {lost} lost, {counts['kept']} rows survive",
+            file=sys.stderr,
+        )
     for name in config.also_count:
         print(f"  with the tokenizer {name}, {counts['over_limits'][name]} rows are over the limits", file=sys.stderr)
     if counts["reasons"].get("heldout_role"):

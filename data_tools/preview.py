@@ -103,7 +103,9 @@ def inputs(config: Config) -> list[Path]:
 def run(config: Config) -> dict[str, Any]:
     started, dataset, out = time.time(), config.path(config.dataset), config.out()
     if out.is_dir():
-        raise UsageError("the preview is a file", where=out, why="this is a folder", way_out=f"-o {out / 'preview.html'}")
+        raise UsageError(
+            "the preview is a file", where=out, why="this is a folder", way_out=f"-o {out / 'preview.html'}"
+        )
     view = look(config, dataset)
     manifest.write_text(out, render(view))
     show(view)
@@ -119,10 +121,16 @@ def look(config: Config, dataset: Path) -> View:
     """Gather all that is shown. Raises EftError for a folder that no stage finished."""
     done = manifest.read(dataset)
     if done is None or done.get("stage") not in ("build", "clean"):
-        why = "it does not exist" if not dataset.exists() else "it is not the finished output of 'eft build' or 'eft clean'"
-        raise EftError("there is no data set to look at", where=dataset, why=why, way_out="run 'eft clean' or 'eft build'")
+        why = (
+            "it does not exist"
+            if not dataset.exists()
+            else "it is not the finished output of 'eft build' or 'eft clean'"
+        )
+        raise EftError(
+            "there is no data set to look at", where=dataset, why=why, way_out="run 'eft clean' or 'eft build'"
+        )
     built = done["stage"] == "build"
-    cleaned_folder, cleaned = (_above(dataset, done) if built else (dataset, done))
+    cleaned_folder, cleaned = _above(dataset, done) if built else (dataset, done)
     rows = _built_rows(dataset) if built else []
     light = choose.read(cleaned_folder, config) if cleaned_folder else []
     if not built:
@@ -136,7 +144,9 @@ def look(config: Config, dataset: Path) -> View:
     tokens = read_counts(cleaned_folder, config.tokenizer) if cleaned_folder else {}
     counts = (cleaned or {}).get("counts", {})
     drops = [(reason, clean.REASONS.get(reason, ""), n) for reason, n in counts.get("reasons", {}).items()]
-    left_out = [(f"left out by build: {k}", "", n) for k, n in done["counts"].get("left_out", {}).items()] if built else []
+    left_out = (
+        [(f"left out by build: {k}", "", n) for k, n in done["counts"].get("left_out", {}).items()] if built else []
+    )
     view = View(
         name=dataset.name, tokenizer=name, rows=len(rows), kept=counts.get("kept", 0), harvested=counts.get("rows", 0),
         drops=sorted(drops, key=lambda d: -d[2]) + left_out, charts=charts(rows, tokens),
@@ -331,7 +341,11 @@ def _shortened(spans: list[tuple[str, str]], what: str, each: int) -> list[tuple
     out = [(text, kind, i % 2 == 1) for i, (text, kind) in enumerate(spans)]
     if len(spans) > 2 * SHOWN + 20:
         hidden = (len(spans) - 2 * SHOWN) * each
-        return [*out[:SHOWN], (f" … {hidden:,} {what} of the prompt are not shown here … ", "gap", False), *out[-SHOWN:]]
+        return [
+            *out[:SHOWN],
+            (f" … {hidden:,} {what} of the prompt are not shown here … ", "gap", False),
+            *out[-SHOWN:],
+        ]
     return out
 
 
@@ -362,13 +376,20 @@ def render(view: View) -> str:
                                      lstrip_blocks=True)  # fmt: skip
     environment.filters["visible"] = visible
     environment.filters["percent"] = lambda x: f"{100 * x:.1f} %"
-    return environment.get_template("preview.html.j2").render(view=view, paper=PAPER, colours=COLOURS,
-                                                                legend=_legend(view))
+    return environment.get_template("preview.html.j2").render(
+        view=view, paper=PAPER, colours=COLOURS, legend=_legend(view)
+    )
 
 
 def _legend(view: View) -> dict[str, str]:
     """The labels that the charts show, with their colours."""
-    shown = {tone for chart in view.charts if chart.title.startswith("Labels") for bar in chart.bars for tone, _, _ in bar.parts}
+    shown = {
+        tone
+        for chart in view.charts
+        if chart.title.startswith("Labels")
+        for bar in chart.bars
+        for tone, _, _ in bar.parts
+    }
     return {label: tone for label, tone in COLOURS.items() if tone in shown}
 
 
@@ -384,7 +405,11 @@ def show(view: View) -> None:
     from rich.text import Text
 
     console = Console(stderr=True, highlight=False)
-    kept = f"; clean kept {view.retention:.1%} of {view.harvested:,} (paper: {PAPER:.1%})" if view.retention is not None else ""
+    kept = (
+        f"; clean kept {view.retention:.1%} of {view.harvested:,} (paper: {PAPER:.1%})"
+        if view.retention is not None
+        else ""
+    )
     console.print(Text(f"{view.name}: {view.rows:,} rows{kept}", style="bold"))
     console.print(Text("; ".join(f"{name} {value}" for name, value in view.facts)))
     for reason, meaning, number in view.drops:
@@ -400,7 +425,9 @@ def show(view: View) -> None:
             table.add_row(Text(visible(bar.name)[:32]), line, Text(f"{bar.total:,}"))
         console.print(table)
     for sample in view.samples[:1]:
-        console.print(Text(f"One sample ({sample.row['label']}, {visible(sample.row['task'])}); the loss is on the green part:"))
+        console.print(
+            Text(f"One sample ({sample.row['label']}, {visible(sample.row['task'])}); the loss is on the green part:")
+        )
         text = Text()
         for piece, kind, _ in sample.spans[-260:]:
             text.append(visible(piece), style="green" if kind == "learned" else "bright_black")

@@ -64,5 +64,7 @@ def redact_table(table: Any, counts: Counter[str]) -> Any:
             continue
         values = [redact(v, counts) if hit and v else v
                   for v, hit in zip(column.to_pylist(), hits.to_pylist(), strict=True)]  # fmt: skip
-        table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), pa.array(values, pa.string()))
+        table = table.set_column(
+            table.schema.get_field_index(name), table.schema.field(name), pa.array(values, pa.string())
+        )
     return table

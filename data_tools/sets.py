@@ -177,7 +177,10 @@ def _in_order(plan: Plan, tables: Iterator[Any]) -> None:
     import pyarrow.parquet as pq
 
     schema = columns(flag=plan.flag, weighted=bool(plan.weights))
-    with manifest.atomic_file(plan.file) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+    with (
+        manifest.atomic_file(plan.file) as temporary,
+        pq.ParquetWriter(temporary, schema, compression="zstd") as writer,
+    ):
         for table in tables:
             values = {name: table[name] for name in table.schema.names if name != "place"}
             if plan.flag:

@@ -351,7 +351,9 @@ class TestSets:
     def test_datasets_loads_it_by_its_card(self, tmp_path):
         import datasets
 
-        found, _ = run(many({f"t{i}": (3, 3) for i in range(4)}), tmp_path, validation=0.25, tasks=[2], license="apache-2.0")
+        found, _ = run(
+            many({f"t{i}": (3, 3) for i in range(4)}), tmp_path, validation=0.25, tasks=[2], license="apache-2.0"
+        )
         for config in ("sft", "kto", "tasks_2_sft"):
             loaded = datasets.load_dataset(str(tmp_path / "b"), config, cache_dir=str(tmp_path / "cache"))
             assert set(loaded) == {"train", "validation"}

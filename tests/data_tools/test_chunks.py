@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from data_tools.chunks import ChunkCounter, can_cut
 from eft import tokenizers
 
-QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = QWEN.replace(r"\p{N}|", r"\p{N}{1,3}|")
 GPT4O = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*"
          r"|\s*[\r\n]+|\s+(?!\S)|\s+")  # fmt: skip
@@ -28,7 +28,9 @@ def tokenizer(kind: str):
     raw = Tokenizer(models.BPE())
     pattern = {"qwen": QWEN, "llama3": LLAMA3, "gpt4o": GPT4O}[kind]
     split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
-    raw.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    raw.pre_tokenizer = pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
     raw.normalizer = normalizers.NFC() if kind == "qwen" else None
     raw.decoder = decoders.ByteLevel()
     corpus = [tokenizers.CORPUS, tokenizers.CORPUS.replace("    ", "\t"), "):\n\n\n    return x\n}\n;\n\n" * 50]
@@ -55,7 +57,10 @@ def test_the_kinds_are_cut(kind):
 @settings(max_examples=250, deadline=None)
 def test_chunks_count_the_same(kind, text):
     counter = ChunkCounter(tokenizer(kind))
-    assert counter.count([text, text]) == [len(tokenizer(kind).backend_tokenizer.encode(text, add_special_tokens=False))] * 2
+    assert (
+        counter.count([text, text])
+        == [len(tokenizer(kind).backend_tokenizer.encode(text, add_special_tokens=False))] * 2
+    )
     assert counter.exact
 
 
@@ -73,7 +78,9 @@ def test_a_tokenizer_that_joins_over_line_ends_is_counted_whole():
     from transformers import PreTrainedTokenizerFast
 
     raw = Tokenizer(models.BPE(unk_token="?"))
-    raw.train_from_iterator(["a\nb" * 50], trainers.BpeTrainer(vocab_size=20, special_tokens=["?"], show_progress=False))
+    raw.train_from_iterator(
+        ["a\nb" * 50], trainers.BpeTrainer(vocab_size=20, special_tokens=["?"], show_progress=False)
+    )
     joins = PreTrainedTokenizerFast(tokenizer_object=raw)
     assert not can_cut(joins) and ChunkCounter(joins).count(["a\nb" * 3]) == tokenizers.count(joins, ["a\nb" * 3])
 

@@ -68,7 +68,9 @@ def test_it_can_be_switched_off_and_another_suite_asked(tmp_path):
     assert len(list(read_transitions(clean.run(clean.Config(source=source, output=tmp_path / "c", suite=""))))) == 2
     own = tmp_path / "own.yaml"
     own.write_text("heldout: [mathematics/circle_packing]\n")
-    assert len(list(read_transitions(clean.run(clean.Config(source=source, output=tmp_path / "c", suite=str(own)))))) == 2
+    assert (
+        len(list(read_transitions(clean.run(clean.Config(source=source, output=tmp_path / "c", suite=str(own)))))) == 2
+    )
     with pytest.raises(UsageError, match="there is no suite"):
         clean.run(clean.Config(source=source, output=tmp_path / "c", suite="standart"))
     own.write_text("heldout: [mathematics/circle_packing]\ntrain: [mathematics/circle_packing]\n")

@@ -118,7 +118,10 @@ def test_in_a_browser(folders, tmp_path):
     if not browser:
         pytest.skip("no browser is installed")
     text, _ = page(folders[1], tmp_path / "p.html")
-    frames = "".join(f'<iframe style="width: {width}px; height: 900px" srcdoc="{html.escape(text)}"></iframe>' for width in (390, 1280))
+    frames = "".join(
+        f'<iframe style="width: {width}px; height: 900px" srcdoc="{html.escape(text)}"></iframe>'
+        for width in (390, 1280)
+    )
     probe = tmp_path / "probe.html"  # a window cannot be as narrow as a phone, a frame can
     probe.write_text(f"""<!doctype html><title></title>{frames}<script>onload = () => {{ document.title = "out " +
         [...document.querySelectorAll("iframe")].map(f => f.contentDocument.documentElement)

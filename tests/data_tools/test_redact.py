@@ -35,7 +35,9 @@ def test_each_kind(kind):
     assert SECRETS[kind].split("\n")[-1][-12:-1] not in text or kind == "private_key"
 
 
-@pytest.mark.parametrize("path", ["/home/ada/run/x.py", "/Users/ada.l/x", "C:\\Users\\ada\\x", "C:\\\\Users\\\\ada\\\\x"])
+@pytest.mark.parametrize(
+    "path", ["/home/ada/run/x.py", "/Users/ada.l/x", "C:\\Users\\ada\\x", "C:\\\\Users\\\\ada\\\\x"]
+)
 def test_home_folders(path):
     assert "ada" not in redact(f'File "{path}", line 3') and HOME in redact(path)
 
@@ -61,7 +63,10 @@ def test_rows_are_redacted_everywhere_and_edits_still_fit(tmp_path):
     source = output_of("label", tmp_path / "l", [row])
     out = clean.run(clean.Config(source=source, output=tmp_path / "c"))
     done = next(iter(read_transitions(out)))
-    assert secret not in done.parent_code + done.child_code and done.parent_code.replace("x = 0", "x = 1") == done.child_code
+    assert (
+        secret not in done.parent_code + done.child_code
+        and done.parent_code.replace("x = 0", "x = 1") == done.child_code
+    )
     assert json.loads(done.child_artifacts) == {"stderr": "/home/user/x.py failed"}
     assert manifest.read(out)["counts"]["redacted"] == {"hub_token": 2, "home_folder": 1}
     out = clean.run(clean.Config(source=source, output=tmp_path / "c2", redact=False))
