@@ -112,7 +112,7 @@ def test_no_reply_raises(parent, reply, dialect, kind):
 
 @pytest.mark.parametrize("dialect", sorted(dialects.DIALECTS))
 @pytest.mark.parametrize("part", ["<<<<<<< SEARCH\n", "\n \n=======\n", "# EVOLVE-BLOCK-START\n", " " * 50,
-                                  "```python\n", "<<<<<<< SEARCH\nx\n=======\n", "EVOLVE-BLOCK-END EVOLVE-BLOCK-START "])
+                                  "```python\n", "<<<<<<< SEARCH\nx\n=======\n", f"{dialects.END} {dialects.START} "])
 def test_long_replies_come_to_an_end(dialect, part):
     """Backtracking over 200 kB would take hours."""
     for kind in ("diff", "rewrite"):

@@ -28,6 +28,7 @@ from eft.records import Transition
 
 CHECKPOINT = re.compile(r"ckpt_(\d{1,9})\.pkl$")
 DIALECTS = ("codeevolve@0",)
+HELD = 192 << 20  # characters of text of one run that are kept; a checkpoint of 5,000 programs has some 50 million
 
 
 def claims(folder: Path, folders: set[str], files: set[str]) -> bool:
@@ -90,6 +91,7 @@ class _Rows:
         self.prompts: dict[str, str] = {}
         self.usage: dict[tuple[int, int], dict[str, Any]] = {}  # (island, epoch) -> tokens and model
         self.failed: dict[tuple[int, int], str] = {}
+        self.held = 0
 
     def rows(self) -> Iterator[Transition]:
         for path in self._checkpoints():
@@ -131,6 +133,11 @@ class _Rows:
             if kind == "program" and (name := text(fields.get("id"))):
                 known = self.programs.get(name)
                 if known is None or (_home(fields, island) and not _home(*known[:2])):
+                    self.held += 1000 + sum(len(v) for v in fields.values() if isinstance(v, str))
+                    if self.held > HELD:
+                        why = f"the run has more than {HELD >> 20} million characters: the rest is not read"
+                        self.search.problems.add(path, why)
+                        return
                     self.programs[name] = (fields, island, _relative(path, self.search.roots))
             elif kind == "prompt" and (name := text(fields.get("id"))):
                 self.prompts.setdefault(name, text(fields.get("code")))

@@ -32,8 +32,8 @@ MEMORY = 1 << 30  # bytes of address space for the reading process
 SECONDS = 120  # of its processor time
 LARGEST = 256 << 20  # bytes of a pickle
 FIELDS = ("id", "code", "language", "returncode", "output", "error", "warning", "eval_metrics", "fitness", "parent_id",
-          "iteration_found", "generation", "island_found", "prompt_id", "inspiration_ids", "model_id", "model_msg",
-          "prog_msg")  # fmt: skip
+          "iteration_found", "generation", "island_found", "prompt_id", "inspiration_ids", "model_id",
+          "model_msg")  # fmt: skip
 
 
 class Opaque:

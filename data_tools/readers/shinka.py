@@ -32,7 +32,7 @@ SUFFIXES = ("", ".sqlite", ".sqlite3", ".db")
 KINDS = {"diff": ("diff", "rewrite"), "full": ("rewrite", "diff"), "cross": ("rewrite", "diff"),
          "fix": ("rewrite", "diff")}  # fmt: skip
 GLUED = re.compile(r"\S[ \t]*(?:#|//) EVOLVE-BLOCK-END")  # an insertion that its pull request 185 repaired
-KEPT = 64  # programs kept at hand as parents
+KEPT = 32 << 20  # characters of programs that are kept at hand as parents
 
 
 def claims(folder: Path, folders: set[str], files: set[str]) -> bool:
@@ -129,18 +129,19 @@ class _Rows:
                 places[name] = number
                 order.append((count(first["generation"]), number))
         self.counts["programs"] += len(order)
-        cache: OrderedDict[str, tuple[Made, dict]] = OrderedDict()
+        cache: OrderedDict[str, tuple[Made, str]] = OrderedDict()
 
         def whole(number: int) -> tuple[Made, dict] | None:
             record = db.row("programs", columns, number)
             return self._made(record, db.path) if record else None
 
-        def parent_of(name: str) -> tuple[Made, dict] | None:
+        def parent_of(name: str) -> tuple[Made | None, str]:
+            """The program, and which one it is a copy of."""
             if name not in cache and name in places and (found := whole(places[name])):
-                cache[name] = found
-                if len(cache) > KEPT:
+                cache[name] = found[0], _original(found[1])
+                while len(cache) > 1 and sum(_weight(made) for made, _ in cache.values()) > KEPT:
                     cache.popitem(last=False)
-            return cache.get(name)
+            return cache.get(name, (None, ""))
 
         for _, number in sorted(order):
             found = whole(number)
@@ -162,9 +163,8 @@ class _Rows:
             return
         self.made.add(child.generation)
         self.counts["glued_markers"] += bool(GLUED.search(child.code or ""))
-        found = parent_of(child.parent_id)
-        parent, before = found if found else (None, {})
-        yield row(child, parent, self.search, self.options, self.dialects, self.counts, origin=_original(before))
+        parent, origin = parent_of(child.parent_id)
+        yield row(child, parent, self.search, self.options, self.dialects, self.counts, origin=origin)
 
     def _made(self, record: dict[str, Any], path: Path) -> tuple[Made, dict[str, Any]]:
         """A row of the table, and its metadata."""
@@ -256,6 +256,12 @@ def _json(value: Any) -> Any:
         return parse(value.encode("utf-8", "replace") if isinstance(value, str) else value)
     except Unreadable:
         return None
+
+
+def _weight(made: Made) -> int:
+    """About how many characters a program holds."""
+    texts = (made.code or "", made.user, made.system, made.reasoning, *made.replies, *map(str, made.artifacts.values()))
+    return 1000 + sum(map(len, texts))
 
 
 def _original(extra: dict[str, Any]) -> str:

@@ -42,7 +42,7 @@ from eft.search.tally import NO_ANSWER, Attempt, read_journal, tally
 
 PYTHON = "EFT_SHINKA_PYTHON"
 FORMAT = "shinka@0"
-RESULTS, SETTINGS, EVALUATE = "shinka", "shinka.json", "evaluate.py"
+RESULTS, SETTINGS, EVALUATE, PROGRESS = "shinka", "shinka.json", "evaluate.py", "samples.jsonl"
 PATCHES = {"diff": "diff", "rewrite": "full"}
 
 # What ShinkaEvolve starts for every candidate, with this environment's Python: the outcome goes into two files.
@@ -179,6 +179,9 @@ def evaluated(folder: Path, program: Path) -> dict[str, Any]:
     evaluation = scorer.evaluate(program.read_text(encoding="utf-8"))
     told, valid = scorer.told(evaluation), evaluation.validity == Validity.VALID
     error, score = told.pop("error", None), told.pop("combined_score", 0.0)
+    if "gen_0" not in program.parts:  # the seed is no candidate
+        with open(folder / PROGRESS, "a", encoding="utf-8") as done:  # what a progress bar counts
+            done.write(json.dumps({"valid": valid}) + "\n")
     words = "\n".join(f"{k}: {v}" for k, v in (evaluation.artifacts or {}).items())
     return {
         "metrics.json": {"combined_score": score if valid else 0.0, "public": told, "private": {},
