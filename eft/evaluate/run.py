@@ -46,6 +46,7 @@ from eft.evaluate.terminal import show
 from eft.evaluate.text import duration, plural
 from eft.models.load import locate
 from eft.mutators import metrics
+from eft.search.executor import opened, run_all
 from eft.search.process import holding
 from eft.search.spec import finished
 from eft.tasks import sandbox
@@ -119,13 +120,12 @@ def _in_process(plan: Plan, config: Config, names: list[str]) -> dict[str, Any]:
     return {name: factory for name in names}
 
 
-def run_group(config: Config, plan: Plan, group: Group, title: str) -> tuple[dict[str, str], str]:
+def run_group(config: Config, plan: Plan, group: Group, title: str, starter: Any) -> tuple[dict[str, str], str]:
     """Run what is left of one group. Returns (reasons of the failed searches by search id, the server's version).
 
     Never raises for a server or a search that fails: the reason is every affected search's.
     """
     from eft.mutators.gateway import Gateway, running
-    from eft.search.executor import run_all
 
     pending = group.pending()
     if not pending:
@@ -146,8 +146,9 @@ def run_group(config: Config, plan: Plan, group: Group, title: str) -> tuple[dic
                 Gateway(config.out() / "journal", mutators, threads=config.workers, host=config.gateway_host)
             ))  # fmt: skip
             specs = [dataclasses.replace(s, base_url=gateway.url(s.name, s.model)) for s in pending]
-            outcomes = run_all(specs, config.workers, timeout_s=config.search_timeout_s, title=title,
-                               executor=config.executor)  # fmt: skip
+            outcomes = run_all(
+                specs, config.workers, timeout_s=config.search_timeout_s, title=title, starter=starter
+            )
             if server is not None and (words := metrics.shared(cached, metrics.prefix_cache(server.upstream.urls))):
                 say(f"{title}: {words}")
             failed = {o.spec.name: _cause(o.error) for o in outcomes if o.status == "failed"}
@@ -268,10 +269,7 @@ def _run(config: Config, plan: Plan) -> Path:
     searches = plural(len(plan.specs), "search")
     say(f"{' x '.join(size)}, {plural(config.iterations, 'proposal')} each: {searches}, {done} done already")
     reasons: dict[str, str] = {}
-    waiting = {str(s.task) for g in plan.groups for s in g.pending()}
-    for task in plan.tasks.values():
-        if str(task.folder) in waiting:
-            check_seed(task)
+    pending = [s for g in plan.groups for s in g.pending()]
 
     def record() -> Results:
         """Write what stands by now; a report can be made of it at any moment."""
@@ -279,11 +277,19 @@ def _run(config: Config, plan: Plan) -> Path:
         manifest.write_json(out / tables.NAME, tables.to_json(found))
         return found
 
-    results = record()
-    with _ended_by_signal():
+    most = max((len(g.pending()) for g in plan.groups), default=0)
+    with _ended_by_signal(), contextlib.ExitStack() as stack:
+        starter = None
+        if pending:  # it loads while the tasks are looked at
+            starter = stack.enter_context(opened(config.executor, min(config.workers, most)))
+        waiting = {s.task for s in pending}
+        for task in plan.tasks.values():
+            if str(task.folder) in waiting:
+                check_seed(task)
+        results = record()
         for number, group in enumerate(plan.groups, 1):
             title = f"[{number}/{len(plan.groups)}] {group.server or 'without a model'}"
-            failed, version = run_group(config, plan, group, title)
+            failed, version = run_group(config, plan, group, title, starter)
             reasons |= failed
             versions |= {"vllm": version} if version else {}
             results = record()

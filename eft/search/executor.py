@@ -7,6 +7,7 @@ since loading it takes longer than a short search of a model-free mutator; or st
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
@@ -55,12 +56,12 @@ class _Running:
 
 def run_all(
     specs: Iterable[SearchSpec], workers: int = 2, *, timeout_s: float | None = None, title: str = "search",
-    quiet: bool = False, executor: str = "local",
+    quiet: bool = False, executor: str = "local", starter: Any = None,
 ) -> list[Outcome]:  # fmt: skip
     """Run the searches, `workers` at a time, and report in their order.
 
     `timeout_s`: seconds for one search, after which it counts as failed. `executor`: local (processes of this machine)
-    or ray (a cluster's). Never raises for a search that fails; raises UsageError where two of them share a folder and
+    or ray (a cluster's). `starter`: what starts them, where that is open already (see `opened`). Never raises for a search that fails; raises UsageError where two of them share a folder and
     EftError where no process or cluster can be had. Interrupted, it ends the running ones; the next call continues.
     """
     specs = list(specs)
@@ -78,7 +79,8 @@ def run_all(
         return [outcomes[i] for i in range(len(specs))]
     display = Display(title, specs, [o.spec for o in outcomes.values()], quiet)
     at_once = max(1, min(workers, len(waiting)))
-    with _starter(executor, at_once) as starter, display:
+    keeper = opened(executor, at_once) if starter is None else contextlib.nullcontext(starter)
+    with keeper as starter, display:
         try:
             while waiting or running:
                 while waiting and len(running) < at_once:
@@ -104,15 +106,16 @@ def run_all(
     return [outcomes[i] for i in range(len(specs))]
 
 
-def _starter(executor: str, at_once: int) -> Any:
-    """What starts searches: a context manager with start(spec)."""
+def opened(executor: str, at_once: int) -> Any:
+    """What starts searches: a context manager with start(spec). It takes seconds to load what searches need, so open it
+    early, and once for many calls of `run_all`. `at_once`: searches in flight; they share the cores."""
     if executor == "ray":
         from eft.search.cluster import Cluster
 
         return Cluster()
     if executor != "local":
         raise UsageError(f"there is no executor '{executor}'", way_out="valid: local, ray")
-    return Nursery(cores=max(1, (os.cpu_count() or 1) // at_once))
+    return Nursery(cores=max(1, (os.cpu_count() or 1) // max(1, at_once)))
 
 
 def _look(search: _Running, timeout_s: float | None) -> Outcome | None:

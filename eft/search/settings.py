@@ -69,9 +69,10 @@ def settings_for(prompt_format: str) -> PromptSettings:
 
 
 def checkpoint_interval(iterations: int) -> int:
-    """How often OpenEvolve saves: every 10 to 25 candidates, and after the last one, which it does only where the
-    interval divides the number of iterations."""
-    for interval in range(min(25, iterations), 9, -1):
+    """How often OpenEvolve saves: every 10 to 100 candidates (all programs so far each time), and after the last one,
+    which it does only where the interval divides the number of iterations. A killed search does not need it: it replays.
+    """
+    for interval in range(min(100, iterations), 9, -1):
         if iterations % interval == 0:
             return interval
     return iterations
