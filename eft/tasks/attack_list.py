@@ -233,6 +233,12 @@ VALUES = {
     "an exception that is none": "raise KeyboardInterrupt\n1.0",
 }
 
+# The values that a task's driver and scorer meet; the others meet the sandbox only, the same for all tasks.
+SCORER = tuple(VALUES)[: tuple(VALUES).index("a payload by itself")] + (
+    "an answer in a driver's place", "a number that shows another", "a list that changes when read", "other built-ins",
+    "the driver's variables", "the driver's objects",
+)  # fmt: skip
+
 # A contained score is a claim, and an evaluation takes seconds: of the values and ends, what could do harm.
 CONTAINED = ("nothing", "not a number", "text", "an end in good order", "a crash", "an exception that raises", "spins",
              "sleeps", "allocates", "forks without end", "fills the disk", "fills shared memory",

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -189,10 +189,12 @@ def watched(*folders: Path) -> Iterator[Watch]:
 # ---- a task under attack -----------------------------------------------------------------------------------------
 
 
-def attack(task: Task, seed: Evaluation, *, ends: bool = True) -> tuple[int, list[Failed]]:
+def attack(
+    task: Task, seed: Evaluation, *, ends: bool = True, values: Collection[str] | None = None
+) -> tuple[int, list[Failed]]:
     """Throw everything at a task: (number of attacks, those that got through). `seed`: the evaluation of its seed.
 
-    `ends`: also those that run into a limit, which take a second or two each.
+    `ends`: also those that run into a limit, which take a second or two each. `values`: only these (None: all).
     """
     count, failed = 0, []
     with watched(task.folder) as watch:
@@ -200,6 +202,8 @@ def attack(task: Task, seed: Evaluation, *, ends: bool = True) -> tuple[int, lis
         count += program.count("_eft_try(") - 1 if task.language == "python" else program.count("try_act(") - 1
         failed += judge_act("acts", evaluate(task, program), seed, watch, contained=task.isolation == "contained")
         for name, code in value_programs(task).items():
+            if values is not None and name in VALUES and name not in values:
+                continue
             count += 1
             failed += judge_value(name, evaluate(task, code), task)
         failed += [Failed("one of the values", how) for how in watch.left()]
