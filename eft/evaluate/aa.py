@@ -101,7 +101,7 @@ def _side(found: Found, dealt: Mapping[str, Sequence[int]]) -> Found:
         return {task: {place: table[task][seed] for place, seed in enumerate(seeds) if seed in table.get(task, {})}
                 for task, seeds in dealt.items()}  # fmt: skip
 
-    return Found(of(found.gaps), of(found.raws), of(found.areas), of(found.searches))
+    return Found(of(found.gaps), of(found.raws), {}, of(found.searches))  # nothing is claimed of areas
 
 
 def replay(results: Results, name: str, seeds: int, config: Config) -> list[list[Pair]]:
