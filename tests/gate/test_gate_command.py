@@ -204,6 +204,29 @@ def test_items_of_training_tasks_and_of_nothing_are_refused() -> None:
         recording.from_transitions([], tasks, "judge")
 
 
+def test_a_pool_grows_until_it_is_large_enough_and_no_further(tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text(SUITE)
+    ask = {"root": tmp_path, "seeds": 7, "seed": 3}
+    pool = recording.record(tmp_path / "p", "suite.yaml", "search", need={"confirmation": 20, "audit": 4}, **ask)
+    assert pool.left("confirmation") >= 20 and pool.left("audit") >= 4 and len(pool.items) <= 70
+    pool.claim("a", "confirmation", pool.left("confirmation"), {})
+    same = recording.record(tmp_path / "p", "suite.yaml", "search", need={"confirmation": 20}, **ask)
+    assert same.items.keys() == pool.items.keys() and same.left("confirmation") == 0
+    more = recording.record(tmp_path / "p", "suite.yaml", "search", need={"confirmation": 5}, extend=True, **ask)
+    assert more.left("confirmation") >= 5 and set(pool.items) < set(more.items)
+
+
+@pytest.mark.integration
+def test_short_searches_are_scored_by_the_gap_that_they_close(root: Path, endpoint: dict[str, str]) -> None:
+    task = find_task(TASK)
+    made = recording.searches({TASK: task}, range(2), {"iterations": 2, "edit": "diff", "prompt_format": "eft@1"})
+    with ModelHost(root / "work") as host:
+        found = host.evaluate(model_state(endpoint["good"]), made)
+        assert found == pytest.approx([0, 0], abs=1e-6), "one more constant closes no gap"
+        with pytest.raises(EftError, match="nothing is decided"):
+            host.evaluate(model_state("http://127.0.0.1:9/v1#gone"), made)
+
+
 def test_an_audit_counts_what_policies_did() -> None:
     import numpy as np
 

@@ -37,7 +37,8 @@ def check(loop: Path, rounds: int) -> None:
 
 @pytest.mark.integration
 def test_one_round_and_the_same_command_again(eft, tmp_path: Path) -> None:
-    file = tiny.config(tmp_path)
+    # one branch: screening among several is in test_rounds.py and in the slow tests
+    file = tiny.config(tmp_path, branches={"lora": tiny.LORA})
     done = eft("inherit", "--config", file, "--json", timeout=500)
     assert done.returncode == 0, done.stderr[-4000:]
     check(tmp_path / "loop", 1)

@@ -21,6 +21,7 @@ TRAIN = {
     "learning_rate": 3e-3,
     "save_every": 2,
 }
+LORA = {"kind": "sft", "train": {**TRAIN, "steps": 4, "lora": {"rank": 8, "alpha": 16}}}
 
 
 def config(root: Path, **changes) -> Path:
@@ -37,7 +38,7 @@ def config(root: Path, **changes) -> Path:
         "searches": [{"by": "ast", "seeds": 1, "iterations": 6, "lookahead": 4}],
         "branches": {
             "sft": {"kind": "sft", "train": {**TRAIN, "steps": 6}},
-            "lora": {"kind": "sft", "train": {**TRAIN, "steps": 4, "lora": {"rank": 8, "alpha": 16}}},
+            "lora": LORA,
         },
         "clean": {"tokenizer": "random:qwen3", "max_tokens": 1024},
         "build": {"validation": 0.3},
