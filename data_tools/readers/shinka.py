@@ -96,6 +96,7 @@ class _Rows:
         self.failed: dict[int, str] = {}  # generation -> why it left no program
         self.made: set[int] = set()  # generations that did
         self.seen: set[str] = set()
+        self.weight = 0  # of the parents at hand
         self.logged = False  # do the logs know of failures at all?
         old = re.match(r"0\.0\.[0-7]($|\D)", search.release)
         self.dialects = (("shinka@0.0",) if old else ("shinka@0",)) if search.release else ("shinka@0", "shinka@0.0")
@@ -130,6 +131,7 @@ class _Rows:
                 order.append((count(first["generation"]), number))
         self.counts["programs"] += len(order)
         cache: OrderedDict[str, tuple[Made, str]] = OrderedDict()
+        self.weight = 0
 
         def whole(number: int) -> tuple[Made, dict] | None:
             record = db.row("programs", columns, number)
@@ -139,8 +141,9 @@ class _Rows:
             """The program, and which one it is a copy of."""
             if name not in cache and name in places and (found := whole(places[name])):
                 cache[name] = found[0], _original(found[1])
-                while len(cache) > 1 and sum(_weight(made) for made, _ in cache.values()) > KEPT:
-                    cache.popitem(last=False)
+                self.weight += _weight(found[0])
+                while len(cache) > 1 and self.weight > KEPT:
+                    self.weight -= _weight(cache.popitem(last=False)[1][0])
             return cache.get(name, (None, ""))
 
         for _, number in sorted(order):

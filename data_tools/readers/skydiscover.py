@@ -43,7 +43,8 @@ def claims(folder: Path, folders: set[str], files: set[str]) -> bool:
     if "checkpoints" in folders:
         inside += [f / "programs" for f in _listed(folder / "checkpoints") if CHECKPOINT.match(f.name)]
     sniffed = (f for place in inside for f in _listed(place) if f.suffix == ".json")
-    return any(_is_program(f) for _, f in zip(range(SNIFFED), sniffed, strict=False))
+    votes = [_is_program(f) for _, f in zip(range(SNIFFED), sniffed, strict=False)]
+    return votes.count(True) > votes.count(False)
 
 
 def is_log(path: Path) -> bool:
@@ -58,19 +59,13 @@ def _listed(folder: Path) -> list[Path]:
         return []
 
 
-def _is_program(path: Path) -> bool:
-    """Does this program file say `solution`? A torn one is judged by its beginning."""
-    if path.is_symlink():
-        return False
+def _is_program(path: Path) -> bool | None:
+    """Does this program file say `solution`? None for one that cannot be read."""
     try:
-        raw = read_bytes(path)
+        found = None if path.is_symlink() else read_object(path)
     except Unreadable:
-        return False
-    try:
-        found = read_object(path)
-    except Unreadable:
-        return b'"solution":' in raw[:2000] and b'"code":' not in raw[:2000]
-    return isinstance(found.get("solution"), str) and "code" not in found
+        return None
+    return None if found is None else isinstance(found.get("solution"), str) and "code" not in found
 
 
 def ids_of(root: Path) -> set[str]:

@@ -167,8 +167,9 @@ def _run(spec: SearchSpec, python: Path) -> None:
     env |= {"PYTHONHASHSEED": "0", "MPLBACKEND": "agg", "MPLCONFIGDIR": str(spec.folder / process.TEMPORARY)}
     log = spec.folder / "shinka.log"
     with open(log, "wb") as out:
-        done = subprocess.run([str(python), "-s", "-P", str(driver), str(spec.folder / SETTINGS)], env=env, stdout=out,
-                              stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=spec.folder)  # fmt: skip
+        command = [str(python), "-s", "-P", str(driver), str(spec.folder / SETTINGS), str(os.getpid())]
+        done = subprocess.run(command, env=env, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                              cwd=spec.folder)  # fmt: skip
     if done.returncode != 0:
         raise EftError("ShinkaEvolve failed", where=log, why=process.last_error(log))
 

@@ -1,17 +1,29 @@
 """Runs ShinkaEvolve in its own environment; never imported by eft.
 
-    PYTHON_OF_SHINKA -I shinka_driver.py SETTINGS.json
+    PYTHON_OF_SHINKA -s -P shinka_driver.py SETTINGS.json PARENT
 
 One proposal and one evaluation at a time, seeded, so that a search that runs again asks the same questions and a
-recording gateway can answer them from its journal. SETTINGS: see `eft.search.shinka.settings`.
+recording gateway can answer them from its journal. SETTINGS: see `eft.search.shinka.settings`. PARENT: the process that
+it does not outlive.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import random
+import signal
 import sys
 from pathlib import Path
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to end this process when `parent` ends (Linux only): a killed search leaves nothing behind."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # 1: PR_SET_PDEATHSIG
+        if os.getppid() != parent:  # it ended before the kernel knew what to do then
+            sys.exit("error: the search is gone")
 
 
 def main(file: str) -> None:
@@ -40,4 +52,5 @@ def main(file: str) -> None:
 
 
 if __name__ == "__main__":
+    die_with(int(sys.argv[2]))
     main(sys.argv[1])

@@ -23,6 +23,7 @@ from scaffold_logs import (
     sky_checkpoint,
     sky_program,
 )
+from synthetic_runs import checkpoint, child, program_json
 
 from data_tools import harvest
 from data_tools.find import READERS, find
@@ -180,6 +181,13 @@ class TestSkyDiscover:
         torn.write_bytes(json.dumps(sky_program(9)).encode()[:cut] + noise)
         rows, _ = read(run)
         assert {r.child_id for r in rows} - {"s9"} == {f"s{n}" for n in order}
+
+    def test_a_foreign_file_does_not_make_a_run_another_scaffolds(self, tmp_path):
+        run = tmp_path / "run"
+        folder = checkpoint(run, 10, [program_json(child(n)) for n in (1, 2, 3)]) / "programs"
+        (folder / "0.json").write_text(json.dumps(sky_program(9)))
+        (folder / "00.json").write_text(json.dumps(sky_program(9))[:60])
+        assert find([run]).searches[0][0] == "openevolve"
 
     def test_parents_in_circles_and_links_out(self, tmp_path):
         run, secret = tmp_path / "run", tmp_path / "secret.json"
