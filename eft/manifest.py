@@ -102,19 +102,26 @@ def _listing(folder: Path | str, prefix: str) -> Iterator[list[str]]:
     not followed. Logs may have a hundred thousand files, hence no Path for each."""
     lines, below = [], []
     try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    below.append(entry)
-                elif entry.is_file():
-                    with contextlib.suppress(OSError):
-                        s = entry.stat()
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # so that a file is found by its name alone
+        try:
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        below.append(entry.name)
+                    elif entry.is_file():
+                        try:
+                            s = entry.stat()
+                        except OSError:  # gone in the meantime
+                            continue
                         lines.append(f"{prefix}{entry.name}\0{s.st_size}\0{s.st_mtime_ns}\n")
+        finally:
+            os.close(place)
     except OSError:
         return
-    yield sorted(lines)
-    for entry in sorted(below, key=lambda e: e.name):
-        yield from _listing(entry.path, f"{prefix}{entry.name}/")
+    lines.sort()
+    yield lines
+    for name in sorted(below):
+        yield from _listing(f"{folder}/{name}", f"{prefix}{name}/")
 
 
 def location(out: Path) -> Path:
