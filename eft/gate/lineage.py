@@ -15,7 +15,7 @@ from eft.gate.evidence import Pool
 
 STATUS = {Verdict.COMMIT: "committed", Verdict.REJECT: "rejected", Verdict.UNDECIDED: "undecided"}
 COLOURS = {"committed": "#1a7f37", "rejected": "#9aa0a6", "undecided": "#b58900"}
-STEP, ROW, LEFT, TOP = 190, 34, 90, 40
+STEP, ROW, LEFT, TOP = 190, 38, 90, 46
 
 
 def nodes(pool: Pool, name: str, first: dict[str, str], rounds: int) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ def svg(found: list[dict[str, Any]]) -> str:
         told = html.escape(f"{n['name']}: {n['status']} {_numbers(n)}")
         parts.append(
             f'<g><title>{told}</title><circle cx="{x}" cy="{y}" r="7" fill="{COLOURS[n["status"]]}"/>'
-            f'<text x="{x + 11}" y="{y + 4}">{html.escape(n["name"][:20])}</text></g>'
+            f'<text x="{x}" y="{y - 10}" text-anchor="middle">{html.escape(n["name"][:20])}</text></g>'
         )
     return "".join([*parts, "</svg>"])
 

@@ -55,7 +55,10 @@ def test_one_round_and_the_same_command_again(eft, tmp_path: Path) -> None:
 @pytest.mark.timeout(3000)
 def test_three_rounds_killed_ten_times(tmp_path: Path) -> None:
     file = tiny.config(
-        tmp_path, rounds=3, record={"seeds": 12, "iterations": 8, "lookahead": 4, "shares": [0.4, 0.6, 0.0]}
+        tmp_path,
+        rounds=3,
+        margin=-0.99,
+        record={"seeds": 12, "iterations": 8, "lookahead": 4, "shares": [0.4, 0.6, 0.0]},
     )
     command = [sys.executable, "-m", "eft.cli", "inherit", "--config", str(file)]
     rng = random.Random(0)
@@ -77,6 +80,9 @@ def test_three_rounds_killed_ten_times(tmp_path: Path) -> None:
                 break
             raise AssertionError(f"it was done after {kills} kills: make the waits shorter")
     check(tmp_path / "loop", 3)
+    # tau with this margin commits nearly everything: later rounds train from what earlier ones inherited
+    nodes = json.loads((tmp_path / "loop/lineage.json").read_text())["nodes"]
+    assert nodes[-1]["parent"] != nodes[0]["id"]
     assert subprocess.run(["pgrep", "-f", str(file)], capture_output=True).returncode == 1, "nothing is left running"
 
 
