@@ -19,6 +19,9 @@ import sys
 from pathlib import Path
 
 
+ARTIFACT = 1 << 16  # characters kept of one: they go into caches, journals and prompts
+
+
 def run(evaluator: Path, code: str, *, suffix: str, timeout_s: float, level: str, memory_mb: int = 16384,
         hidden: bool = False):  # fmt: skip
     """The sandbox.Outcome of `evaluate(program_path)` with `code`; its value is {metrics, artifacts}.
@@ -59,7 +62,8 @@ def run(evaluator: Path, code: str, *, suffix: str, timeout_s: float, level: str
         return failed(Validity.ERROR, str(value["error"])[:500])
     if not isinstance(value["metrics"], dict) or not isinstance(value["artifacts"], dict):
         return failed(Validity.ERROR, "the evaluator's metrics or artifacts are no mapping")
-    return Outcome(value, Validity.VALID, "", ended.printed, ended.seconds)
+    artifacts = {k: v[:ARTIFACT] if isinstance(v, str) else v for k, v in value["artifacts"].items()}
+    return Outcome({**value, "artifacts": artifacts}, Validity.VALID, "", ended.printed, ended.seconds)
 
 
 # ---- inside ------------------------------------------------------------------------------------------------------

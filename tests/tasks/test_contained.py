@@ -66,6 +66,13 @@ def test_results_that_are_none(level, run):
     assert "no evaluate" in run("pass", level, more="evaluate = 5").error
 
 
+def test_artifacts_are_bounded(level, run):
+    body = "class R: metrics, artifacts = {'combined_score': 1.0}, {'log': 'x' * (1 << 20), 'n': 3}\nreturn R()"
+    found = run(body, level).value
+    assert found["metrics"] == {"combined_score": 1.0} and found["artifacts"]["n"] == 3
+    assert len(found["artifacts"]["log"]) == 1 << 16
+
+
 def test_what_is_printed_is_kept_at_its_end(level, run):
     found = run("print('x' * (3 << 20))\nprint('the end')\nreturn {'combined_score': 1.0}", level)
     assert found.stderr.endswith("the end\n") and len(found.stderr) <= 2000 and found.value
