@@ -18,7 +18,6 @@ import os
 import sys
 from pathlib import Path
 
-
 ARTIFACT = 1 << 16  # characters kept of one: they go into caches, journals and prompts
 
 
