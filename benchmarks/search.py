@@ -181,7 +181,8 @@ def ours(folder: Path, url: str, candidates: int, rounds: int, scaffold: str) ->
 def scaffolds(candidates: int, repeats: int) -> None:
     """Print the medians, and the ratios that are to be reached."""
     rounds = work()
-    runs: dict[str, list[float]] = {"openevolve-run": [], "eft evaluate, openevolve": [], "eft evaluate, tournament": []}
+    runs: dict[str, list[float]] = {"openevolve-run": []}
+    runs |= {f"eft evaluate, {s}": [] for s in ("openevolve", "tournament")}
     only = os.environ.get("ONLY", "")
     with tempfile.TemporaryDirectory() as scratch, scripted() as url:
         for k in range(repeats):  # interleaved, so that a noisy minute hits all of them
@@ -197,8 +198,39 @@ def scaffolds(candidates: int, repeats: int) -> None:
     for name, values in runs.items():
         if values:
             middle = statistics.median(values)
-            print(f"| {name} | {middle:.1f} s | {candidates / middle:.1f} candidates/s | {middle / base:.2f} x the time |"
-                  f" {' '.join(f'{v:.1f}' for v in values)}")  # fmt: skip
+            each = " ".join(f"{v:.1f}" for v in values)
+            print(f"| {name} | {middle:.1f} s | {candidates / middle:.1f}/s | {middle / base:.2f} x the time | {each} |")
+
+
+# ---------------------------------------------------------------------------------------------------------- in flight
+
+
+def in_flight(searches: int, proposals: int) -> None:
+    """Print what `searches` searches take at once and one after the other, against one vLLM server."""
+    from eft.mutators.server import serving
+
+    model = Path(tempfile.gettempdir()) / "eft-benchmark-smollm2"
+    if not (model / "config.json").exists():
+        command = [sys.executable, "-m", "eft.models.materialise", "embedded:smollm2-135m", str(model)]
+        subprocess.run(command, check=True, cwd=ROOT)
+    with tempfile.TemporaryDirectory() as scratch, serving(
+        model, name="smollm2", max_model_len=1024, dtype="bfloat16", max_num_seqs=16, timeout=400
+    ) as server:
+        seconds = {}
+        for workers in (searches, 1):  # in this order: what the server has cached by then helps the searches one by one
+            folder = Path(scratch) / str(workers)
+            folder.mkdir()
+            config = {"root": str(folder), "suite": "embedded", "iterations": proposals, "scaffold": "tournament",
+                      "seeds": max(1, searches // 8), "prompt_format": "eft@1", "max_tokens": 48, "workers": workers,
+                      "mutators": {"m": {"model": "smollm2", "base_url": server.base_url}}}  # fmt: skip
+            (folder / "evaluate.yaml").write_text(yaml.safe_dump(config))
+            command = [sys.executable, "-m", "eft.cli", "evaluate", "--config", "evaluate.yaml"]
+            seconds[workers] = timed(command, folder / "log")
+            results = json.loads((folder / "evaluate" / "results.json").read_text())["searches"]
+            tokens = sum(s["completion_tokens"] for s in results)
+            what = f"{len(results)} searches of {proposals} proposals, {workers} in flight"
+            print(f"| {what} | {seconds[workers]:.1f} s | {tokens} tokens |", flush=True)
+    print(f"{seconds[1] / seconds[searches]:.1f} times sooner")
 
 
 if __name__ == "__main__":
@@ -207,3 +239,5 @@ if __name__ == "__main__":
         serve()
     elif verb == "scaffolds":
         scaffolds(*(int(n) for n in [*numbers, *["300", "3"][len(numbers) :]]))
+    elif verb == "in_flight":
+        in_flight(*(int(n) for n in [*numbers, *["16", "2"][len(numbers) :]]))
