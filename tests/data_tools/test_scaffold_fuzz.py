@@ -230,6 +230,17 @@ class TestCodeEvolve:
         assert "c1" in {r.child_id for r in rows}
 
 
+def test_huge_values_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    huge = "x" * (RECORD + 1)
+    folder = sky_checkpoint(tmp_path / "sky" / "run", 1, [sky_program(0, None), sky_program(1)])
+    (folder / "programs" / "s2.json").write_text(json.dumps(sky_program(2) | {"artifacts": {"stdout": huge}}))
+    programs = [codeevolve_program(0, None), codeevolve_program(1), codeevolve_program(2) | {"error": huge}]
+    codeevolve_run(tmp_path / "codeevolve" / "run", 1, checkpoint_bytes(programs))
+    for scaffold, name in (("sky", "s1"), ("codeevolve", "c1")):
+        rows, search = read(tmp_path / scaffold / "run")
+        assert [r.child_id for r in rows] == [name] and len(search.problems) == 1, search.problems.found
+
+
 def test_a_whole_harvest_over_all_of_it(tmp_path: Path) -> None:
     """A folder with good and broken runs of each scaffold: the good ones are whole."""
     everything = tmp_path / "all"
