@@ -98,10 +98,16 @@ def _smallest(enough, first: int) -> int | None:
     return low
 
 
+def _least(alpha: float) -> int:
+    """Differences below which no signed-rank test rejects: n signs all alike have p = 2 / 2**n."""
+    return max(2, 1 + math.ceil(-math.log2(alpha)))
+
+
 def seeds_needed(difference: float, variances: Sequence[float], alpha: float = ALPHA) -> int | None:
     """Seeds per task with which a true mean `difference` is seen with POWER, on these very tasks.
 
-    `variances`: of the paired differences between seeds, one per task. None beyond MOST, or for no difference.
+    `variances`: of the paired differences between seeds, one per task. None beyond MOST, or for no difference. Never
+    fewer than the signed-rank test needs to speak at all.
     """
     total, squares, tasks = math.fsum(variances), math.fsum(v * v for v in variances), len(variances)
     if not difference or not tasks:
@@ -111,7 +117,7 @@ def seeds_needed(difference: float, variances: Sequence[float], alpha: float = A
     def enough(n: int) -> bool:
         return power_of(difference, math.sqrt(total / n) / tasks, worth * (n - 1), alpha) >= POWER
 
-    return _smallest(enough, 2)
+    return _smallest(enough, max(2, math.ceil(_least(alpha) / tasks)))
 
 
 def tasks_needed(difference: float, variance: float, alpha: float = ALPHA) -> int | None:
@@ -121,8 +127,7 @@ def tasks_needed(difference: float, variance: float, alpha: float = ALPHA) -> in
     """
     if not difference:
         return None
-    least = 1 + math.ceil(-math.log2(alpha))  # all of n signs alike has p = 2 / 2**n
-    return _smallest(lambda n: power_of(difference, math.sqrt(variance / n), n - 1, alpha) >= POWER, max(2, least))
+    return _smallest(lambda n: power_of(difference, math.sqrt(variance / n), n - 1, alpha) >= POWER, _least(alpha))
 
 
 def detectable(error: float, freedom: float, alpha: float = ALPHA) -> float:

@@ -79,7 +79,7 @@ def strength(pair: Pair) -> str:
 
 
 _VERB = {
-    "better": "beats", "worse": "loses to", "open": "cannot be told from", "same": "ends exactly where",
+    "better": "beats", "worse": "loses to", "open": "cannot be told from",
     "ahead": "wins more searches than it loses against", "behind": "loses more searches than it wins against",
 }  # fmt: skip
 
@@ -88,8 +88,10 @@ def _joined(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
 
 
-def _clause(verb: str, names: str) -> str:
-    return f"ends exactly where {names} does" if verb == "same" else f"{_VERB[verb]} {names}"
+def _clause(verb: str, *names: str) -> str:
+    if verb == "same":
+        return f"ends exactly where {_joined(list(names))} {'does' if len(names) == 1 else 'do'}"
+    return f"{_VERB[verb]} {_joined(list(names))}"
 
 
 def _under(name: str) -> str:
@@ -217,7 +219,7 @@ def _clauses(comparison: Comparison, subject: Row) -> tuple[str, str]:
     if not grouped:
         return OPEN, f"{said} was measured, but nothing that it could be compared with"
     order = ("better", "ahead", "same", "open", "behind", "worse")
-    clauses = [_clause(s, _joined(grouped[s])) for s in order if s in grouped]
+    clauses = [_clause(s, *grouped[s]) for s in order if s in grouped]
     sentence = clauses[0]
     if len(clauses) > 1:
         glue = " and " if set(grouped) <= {"same", "open"} else ", but "

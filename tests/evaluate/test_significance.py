@@ -110,7 +110,8 @@ def test_larger_differences_need_fewer_seeds(difference, variances):
 def test_nothing_to_see_needs_no_number():
     assert seeds_needed(0.0, [1.0]) is None and tasks_needed(0.0, 1.0) is None
     assert seeds_needed(1e-9, [1.0]) is None  # more than anybody will run
-    assert seeds_needed(0.1, [0.0, 0.0]) == 2 and detectable(0.0, 3) == 0.0  # no noise at all
+    assert seeds_needed(0.1, [0.0, 0.0]) == 3 and seeds_needed(0.1, [0.0] * 9) == 2  # six paired searches at least
+    assert detectable(0.0, 3) == 0.0  # no noise at all
     assert tasks_needed(100.0, 1.0) == 6  # fewer can never pass the signed-rank test
     assert power_of(0.0, 0.0, 3) == 0.0
 

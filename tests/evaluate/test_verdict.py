@@ -174,3 +174,8 @@ def test_a_sure_direction_of_an_unsure_size():
     assert words(evaluation({"base": base, "sft": lost}, many)).tone in (BAD, OPEN)
     mixed = {**sft, "t0": [0.303, 0.0]}  # the mean goes the other way: nothing is claimed
     assert "cannot be told from base" in words(evaluation({"base": base, "sft": mixed}, many)).headline
+
+
+def test_grammar_of_ties():
+    found = {"base": {"hits": [0.3]}, "sft": {"hits": [0.3]}, "ast": {"hits": [0.3]}}
+    assert words(evaluation(found, (MAX,))).headline == "sft ends exactly where base and ast do."
