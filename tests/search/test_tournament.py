@@ -103,6 +103,34 @@ def test_killed_at_random_and_replayed_it_is_bit_equal(spec, toy, tmp_path) -> N
 
 
 @pytest.mark.integration
+def test_a_power_cut_between_any_two_writes_changes_nothing(spec, toy, tmp_path) -> None:
+    """Journal and cache end at any byte, independently: the search goes on from there to the same result."""
+    from eft.tasks.task import load_task
+
+    task, journal, rng = load_task(toy), tmp_path / "journal", random.Random(11)
+    names = ["whole", *(f"cut{k}" for k in range(4))]
+    specs = {n: spec(n, scaffold="tournament", iterations=60, mutator="ast", seed=3) for n in names}
+    with running(Gateway(journal, {"ast": lambda search: AstMutator(3, task=task)})) as gateway:
+        (whole,) = executor.run_all([ready(gateway, journal, specs["whole"])], quiet=True)
+    for name in names[1:]:
+        specs[name].folder.mkdir()
+        for file, target in ((journal / "whole.jsonl", journal / f"{name}.jsonl"),
+                             (specs["whole"].folder / "evaluations.jsonl", specs[name].folder / "evaluations.jsonl")):
+            data = file.read_bytes()
+            target.write_bytes(data[: rng.randrange(len(data))])
+    with running(Gateway(journal, {"ast": lambda search: AstMutator(3, task=task)})) as gateway:
+        outcomes = executor.run_all([ready(gateway, journal, specs[n]) for n in names[1:]], quiet=True)
+
+    def plain(result: SearchResult) -> dict:
+        rest = {k: v for k, v in essence(result).items() if k not in ("name", "spec", "candidates")}
+        return rest | {"c": [dataclasses.replace(c, seconds=None) for c in result.candidates]}
+
+    for o in outcomes:
+        assert o.status == "done", o.error
+        assert plain(o.result) == plain(whole.result), o.spec.name
+
+
+@pytest.mark.integration
 def test_a_mutator_that_never_yields_an_edit_leaves_the_seed(spec, tmp_path) -> None:
     class Prose:
         def propose(self, messages, call):
