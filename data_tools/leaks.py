@@ -48,7 +48,8 @@ class Guard:
     names: dict[str, str]
     lines: dict[str, tuple[tuple[str, str], ...]]  # distinctive line -> (task, file) that have it
     sizes: dict[tuple[str, str], int]  # (task, file) -> its distinctive lines
-    programs: tuple[tuple[str, Any], ...]  # task, shingles of its initial program that no training task has
+    shingles: Any  # of all initial programs, those that no training task has: a sorted uint64 array
+    programs: tuple[tuple[str, Any], ...]  # task, places of its own among them
     ordinary: tuple[str, ...] = ()  # tasks whose programs are too small or too common to be known under other names
 
     def by_name(self, task: str) -> list[Hit]:
@@ -86,14 +87,14 @@ class Guard:
     def _programs_in(self, code: str) -> list[Hit]:
         import numpy as np
 
-        if not self.programs:
-            return []
         found = shingles(nameless(code[:200_000]))
-        if not len(found):
+        if not self.programs or not len(found):
             return []
+        places = np.minimum(np.searchsorted(found, self.shingles), len(found) - 1)
+        present = found[places] == self.shingles
         hits = []
-        for task, wanted in self.programs:
-            share = np.isin(wanted, found, assume_unique=True).mean()
+        for task, own in self.programs:
+            share = present[own].mean()
             if share >= PROGRAM_SHARE:
                 hits.append(Hit("program", task, round(float(share), 3)))
         return hits
@@ -143,13 +144,15 @@ def guard(suite: str, key: str = "") -> Guard:
             programs.append((task.name, own))
         else:
             ordinary.append(task.name)
+    every = np.unique(np.concatenate([own for _, own in programs])) if programs else np.empty(0, np.uint64)
     sizes: dict[tuple[str, str], int] = defaultdict(int)
     for places in lines.values():
         for place in places:
             sizes[place] += 1
     return Guard(names={spelling(task.name): task.name for task in closed},
                  lines={line: tuple(sorted(places)) for line, places in lines.items()}, sizes=dict(sizes),
-                 programs=tuple(programs), ordinary=tuple(ordinary))  # fmt: skip
+                 shingles=every,
+                 programs=tuple((task, np.searchsorted(every, own)) for task, own in programs), ordinary=tuple(ordinary))  # fmt: skip
 
 
 def _text(file: Path) -> str:
