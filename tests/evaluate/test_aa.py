@@ -37,8 +37,9 @@ def attempt(tmp_path, r: Results, **options):
     return aa.run(config), json.loads((tmp_path / "aa.json").read_text())
 
 
-@pytest.mark.parametrize("options", [{}, {"seeds": 2}, {"comparisons": 2}])
-@pytest.mark.parametrize("odd", [False, True])
+@pytest.mark.parametrize(
+    ("options", "odd"), [({}, False), ({}, True), ({"seeds": 2}, True), ({"comparisons": 2}, False)]
+)
 def test_it_rejects_at_its_alpha_and_not_more(tmp_path, options, odd):
     counts, written = attempt(tmp_path, pool(odd=odd), runs=200, **options)
     assert counts["runs"] == 200 and counts["verdict"] <= 18  # 5 % of 200 and two and a half standard errors
