@@ -6,12 +6,14 @@ parent, is made here.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from data_tools.readers.files import integer, text
+from data_tools.readers.openevolve_rows import spoken
 from data_tools.readers.search import Options, Search
 from eft import edits, prompts
 from eft.records import COLUMNS, Transition, to_json, transition_id
@@ -57,8 +59,11 @@ def row(
     ours = search.about
     shown = prompts.current_program(child.user) if child.user else None
     own = parent.code if parent else None
-    state, before, after, reply, kind = _replay(
-        child, [c for c in dict.fromkeys((own, shown)) if c is not None], dialects, child.language)
+    candidates = [c for c in dict.fromkeys((own, shown)) if c is not None]
+    # ShinkaEvolve writes "python" beside C++ programs as well.
+    language = spoken(child.language, child.code or next(iter(candidates), ""))
+    counts["odd_language"] += language != child.language
+    state, before, after, reply, kind = _replay(child, candidates, dialects, (language, child.language))
     metrics = child.parent_metrics if child.parent_metrics is not None else (parent.metrics if parent else None)
     logged = bool(child.user)
     counts["children"] += 1
@@ -73,7 +78,7 @@ def row(
         scaffold_release=search.release, task=text(ours.get("task")) or options.task or search.name,
         domain=text(ours.get("domain")) or options.domain, suite_role=text(ours.get("role")) or options.role,
         iteration=child.iteration, island=child.island, generation=child.generation, parent_id=child.parent_id,
-        child_id=child.id, language=child.language, parent_code=before, child_code=after,
+        child_id=child.id, language=language, parent_code=before, child_code=after,
         parent_metrics="" if metrics is None else text(to_json(metrics)),
         child_metrics="" if child.metrics is None else text(to_json(child.metrics)),
         parent_artifacts=text(to_json(parent.artifacts if parent else {})),
@@ -89,14 +94,14 @@ def row(
 
 
 def _replay(
-    child: Made, candidates: list[str], dialects: Iterable[str], language: str
+    child: Made, candidates: list[str], dialects: Iterable[str], languages: tuple[str, ...]
 ) -> tuple[str, str, str, str, str]:
     """(state, parent, child, reply, kind of edit): does a reply make the child of the parent? As `replay` of the
     OpenEvolve reader, with other scaffolds' dialects."""
     for reply in reversed(child.replies):
         for parent in candidates:
             for kind in child.kinds:
-                for dialect in dialects:
+                for dialect, language in itertools.product(dialects, dict.fromkeys(languages)):
                     edit = edits.apply(parent, reply, kind=kind, dialect=dialect, language=language)
                     if edit and (child.code is None or same(edit.child, child.code)):
                         state = "unknown" if child.code is None else "match"

@@ -151,6 +151,16 @@ class TestShinka:
         assert len(list(search.rows)) == 1 and search.failures == {"proposal: patch_apply_failed": 1}
         assert [(r.iteration, r.reason, r.response) for r in search.refused] == [(2, "no match", "I would not.")]
 
+    def test_programs_of_another_language_than_the_database_says(self, tmp_path):
+        block = "#include <cstdio>\n// EVOLVE-BLOCK-START\nint x = {};\n// EVOLVE-BLOCK-END\nint main() {{}}"
+        cpp = [block.format(n) for n in (0, 1)]
+        rewrite = {"content": f"```cpp\n{cpp[1]}\n```"}
+        child = shinka_row(1, 0, code=cpp[1], meta={"patch_type": "full"}, said=rewrite)
+        rows = [shinka_row(0, None, code=cpp[0]), child]
+        shinka_db(tmp_path / "run" / "programs.sqlite", rows)
+        found, counts = harvested(tmp_path / "run", out=tmp_path / "h")
+        assert found["p1"].language == "cpp" and found["p1"].replay == "match" and counts["odd_language"] == 1
+
     def test_parents_may_be_gone_and_go_in_circles(self, tmp_path):
         rows = [shinka_row(1, 0), shinka_row(2, 3), shinka_row(3, 2)]
         shinka_db(tmp_path / "run" / "programs.sqlite", rows)
