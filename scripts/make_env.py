@@ -55,14 +55,33 @@ def torch_build(requirement: str) -> str:
     return "CUDA build, environment of about 7 GB" if cuda else "CPU build, environment of about 2 GB"
 
 
+def system_packages() -> None:
+    """What pip cannot install: bubblewrap, which confines candidate programs, and a C++ compiler. Installed where this
+    process may (root, apt); said where not."""
+    missing = {p for p, found in (("bubblewrap", shutil.which("bwrap")),
+                                  ("g++", shutil.which("g++") or shutil.which("c++"))) if not found}  # fmt: skip
+    if missing and os.geteuid() == 0 and shutil.which("apt-get"):
+        print(f"installing {' and '.join(sorted(missing))} (apt-get)", file=sys.stderr)
+        env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": env}
+        subprocess.run(["apt-get", "update"], **quiet)
+        subprocess.run(["apt-get", "install", "-y", "--no-install-recommends", *sorted(missing)], **quiet)
+    if shutil.which("bwrap") is None:
+        print("warning: bubblewrap is not installed, and searches refuse to run candidate programs without it\n"
+              "  way out: install the system package bubblewrap, or say EFT_SANDBOX=rlimits (weaker: docs/sandbox.md)",
+              file=sys.stderr)  # fmt: skip
+    if shutil.which("g++") is None and shutil.which("c++") is None:
+        print("warning: no C++ compiler found; DeepSpeed on CPU builds a small extension and needs one, and so do the "
+              "C++ tasks", file=sys.stderr)  # fmt: skip
+
+
 def main() -> None:
     if sys.version_info < (3, 11):
         fail(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}\n  way out: EFT_PYTHON=python3.11 make env")
     mark = VENV / ".eft-stamp"
     if mark.exists() and mark.read_text() == stamp():
         return
-    if shutil.which("g++") is None and shutil.which("c++") is None:
-        print("warning: no C++ compiler found; DeepSpeed on CPU builds a small extension and needs one", file=sys.stderr)
+    system_packages()
     started = time.time()
     if not (VENV / "bin" / "python").exists():
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)

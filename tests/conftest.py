@@ -21,6 +21,17 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing in the tests may depend 
 os.environ.setdefault("WANDB_MODE", "disabled")
 
 
+def pytest_report_header() -> str:
+    """Where bubblewrap is missing or forbidden, tests confine programs by limits alone, and say so in their first line."""
+    from eft.tasks import sandbox
+
+    why = "" if os.environ.get("EFT_SANDBOX") else sandbox.bubblewrap_fails()
+    if why:
+        os.environ["EFT_SANDBOX"] = "rlimits"
+        return f"sandbox: rlimits only, the tests of bubblewrap are NOT run ({why})"
+    return f"sandbox: {os.environ.get('EFT_SANDBOX', 'bubblewrap')}"
+
+
 @pytest.fixture(scope="session")
 def real_runs() -> Path:
     """The folder of recorded runs. They are not part of this repository: without them the test says so and is skipped."""
