@@ -26,6 +26,7 @@ from eft.config import StageConfig
 from eft.errors import EftError, UsageError, nearest
 from eft.evaluate import metrics, text
 from eft.evaluate import results as tables
+from eft.evaluate.combine import shown
 from eft.evaluate.compare import Found, adjust, found_by, pair
 from eft.evaluate.comparison import Pair
 from eft.evaluate.contenders import separated
@@ -87,7 +88,7 @@ def chosen(config: Config, available: Mapping[str, Mapping[str, Sequence[int]]])
     seeds = config.seeds or min(5, most.get(name, 0) // sides)
     if seeds < 2 or sides * seeds > most.get(name, 0):
         raise UsageError(
-            f"{max(seeds, 2)} seeds for each of {sides} sides are more than '{name}' has", where=_file(config),
+            f"{max(seeds, 2)} seeds for each of {sides} sides are more than '{shown(name)}' has", where=_file(config),
             why=f"no task has more than {most.get(name, 0)}",
             way_out=f"run 'eft evaluate --seeds {sides * max(seeds, 2)}' with a mutator that costs nothing (ast)",
         )  # fmt: skip
@@ -171,8 +172,8 @@ def run(config: Config) -> dict[str, Any]:
     counts = {"mutator": name, "seeds": seeds, "tasks": tasks, "comparisons": config.comparisons,
               **{r["claim"]: r["rejected"] for r in rows}, "runs": config.runs}  # fmt: skip
     manifest.write_json(out, {**counts, "alpha": ALPHA, "claims": rows})
-    print(f"aa: {name} against itself, {text.plural(tasks, 'task')} with a gap, {text.plural(seeds, 'seed')} a side, "
-          f"{text.plural(config.runs, 'run')}, α {text.percent(ALPHA)}", file=sys.stderr)  # fmt: skip
+    print(f"aa: {shown(name)} against itself, {text.plural(tasks, 'task')} with a gap, "
+          f"{text.plural(seeds, 'seed')} a side, {text.plural(config.runs, 'run')}, α {text.percent(ALPHA)}", file=sys.stderr)  # fmt: skip
     for r in rows:
         share = f"{text.percent(r['share'])} ({text.percent(r['low'])} to {text.percent(r['high'])})"
         print(f"  {r['rejected']:>4} of {r['runs']}  {share:<24} {r['words']}", file=sys.stderr)

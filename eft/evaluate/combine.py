@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eft.errors import UsageError
+from eft.evaluate.page import printable
 from eft.evaluate.results import MutatorInfo, Results, Search, TaskInfo
 
 # setting -> in a reader's words. What decides a search's outcome beside mutator, task, seed, scaffold and edit form.
@@ -29,9 +30,14 @@ def sandboxes(results: Results) -> set[str]:
     return {s.sandbox for s in results.searches if s.status == "done" and s.sandbox}
 
 
+def shown(value: Any) -> str:
+    """A name or value out of a file that anybody may have written, as a message may hold it: printable and short."""
+    return printable(str(value))[:200]
+
+
 def _refuse(what: str, one: Any, other: Any, where: Path) -> UsageError:
-    return UsageError(f"results of different {what} cannot be compared", where=where, why=f"{other} here, {one} before",
-                      way_out=WAY_OUT)  # fmt: skip
+    why = f"{shown(other)} here, {shown(one)} before"
+    return UsageError(f"results of different {what} cannot be compared", where=where, why=why, way_out=WAY_OUT)
 
 
 def _check(first: Results, other: Results, where: Path) -> None:
@@ -49,12 +55,12 @@ def _check(first: Results, other: Results, where: Path) -> None:
     names = set(before), {t.name for t in other.tasks}
     if names[0] != names[1]:
         only = sorted(names[0] ^ names[1])
-        shown = ", ".join(only[:6]) + (", …" if len(only) > 6 else "")
-        raise UsageError("results of different tasks cannot be compared", where=where, why=f"not in both: {shown}",
-                         way_out=WAY_OUT)  # fmt: skip
+        names_only = ", ".join(map(shown, only[:6])) + (", …" if len(only) > 6 else "")
+        raise UsageError("results of different tasks cannot be compared", where=where,
+                         why=f"not in both: {names_only}", way_out=WAY_OUT)  # fmt: skip
     for t in other.tasks:
         if changed := _changed(before[t.name], t):
-            raise UsageError(f"the task '{t.name}' is not the same in both results", where=where, why=changed,
+            raise UsageError(f"the task '{shown(t.name)}' is not the same in both results", where=where, why=changed,
                              way_out="run 'eft evaluate' again where its older version was used")  # fmt: skip
 
 
@@ -65,7 +71,7 @@ def _changed(a: TaskInfo, b: TaskInfo) -> str:
     for field in ("direction", "raw_metric", "start_raw", "best_known", "isolation"):
         one, other = getattr(a, field), getattr(b, field)
         if one != other and None not in (one, other):
-            return f"{field} is {other} here, {one} before"
+            return f"{field} is {shown(other)} here, {shown(one)} before"
     return ""
 
 
@@ -116,7 +122,7 @@ def combine(found: Sequence[tuple[Path, Results]]) -> Results:
                       if getattr(known, f) != getattr(m, f)]  # fmt: skip
             if differ:
                 why = ", ".join(f"{f} is {getattr(m, f)!r} here, {getattr(known, f)!r} before" for f in differ)
-                raise UsageError(f"two different mutators are called '{m.name}'", where=where, why=why,
+                raise UsageError(f"two different mutators are called '{shown(m.name)}'", where=where, why=why,
                                  way_out="give one of them another name under `mutators:`")  # fmt: skip
         for s in other.searches:
             known_search = searches.setdefault(_key(s), s)
@@ -124,8 +130,9 @@ def combine(found: Sequence[tuple[Path, Results]]) -> Results:
                 if known_search.status != "done":
                     searches[_key(s)] = s
                 elif s.status == "done":
+                    name = f"'{shown(s.mutator)}' on '{shown(s.task)}' with seed {s.seed}"
                     raise UsageError(
-                        f"the search of '{s.mutator}' on '{s.task}' with seed {s.seed} is in both results, and differs",
+                        f"the search of {name} is in both results, and differs",
                         where=where, why=f"{s.best_raw} here, {known_search.best_raw} before",
                         way_out="use other seeds, or another name for the mutator")  # fmt: skip
         total = dataclasses.replace(

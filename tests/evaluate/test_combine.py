@@ -99,6 +99,13 @@ def test_two_mutators_of_one_name_and_searches_that_differ_are_refused():
         both(a, made(sft=[0.3]))
 
 
+def test_messages_are_deaf_to_hostile_names():
+    a, b = (made(**{"\x1b[31mred\u202e": [v]}) for v in (0.2, 0.3))
+    with pytest.raises(UsageError, match="in both results") as e:
+        both(a, b)
+    assert "\x1b" not in str(e.value) and "\u202e" not in str(e.value)
+
+
 def test_a_failed_search_is_replaced_by_a_finished_one():
     a, b = made(base=[0.2], sft=[0.2]), made(sft=[0.4])
     dead = [dataclasses.replace(s, status="failed", best_raw=None) if s.mutator == "sft" else s for s in a.searches]
