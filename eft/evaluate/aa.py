@@ -172,8 +172,9 @@ def run(config: Config) -> dict[str, Any]:
     counts = {"mutator": name, "seeds": seeds, "tasks": tasks, "comparisons": config.comparisons,
               **{r["claim"]: r["rejected"] for r in rows}, "runs": config.runs}  # fmt: skip
     manifest.write_json(out, {**counts, "alpha": ALPHA, "claims": rows})
-    print(f"aa: {shown(name)} against itself, {text.plural(tasks, 'task')} with a gap, "
-          f"{text.plural(seeds, 'seed')} a side, {text.plural(config.runs, 'run')}, α {text.percent(ALPHA)}", file=sys.stderr)  # fmt: skip
+    size = f"{text.plural(tasks, 'task')} with a gap, {text.plural(seeds, 'seed')} a side"
+    head = f"{shown(name)} against itself, {size}, {text.plural(config.runs, 'run')}, α {text.percent(ALPHA)}"
+    print(f"aa: {head}", file=sys.stderr)
     for r in rows:
         share = f"{text.percent(r['share'])} ({text.percent(r['low'])} to {text.percent(r['high'])})"
         print(f"  {r['rejected']:>4} of {r['runs']}  {share:<24} {r['words']}", file=sys.stderr)
