@@ -123,11 +123,12 @@ def detect_format(system: str, user: str, key: str | None = None, release: str =
         return ""
     if key and key.endswith("_user_message"):
         return "skydiscover@0"
-    if other := _other_program(user):
+    stock = user.lstrip().startswith("# Current Program Information")
+    if not stock and (other := _other_program(user)):
         return other[0]
     if _is_eft(user):
         return EFT_FORMAT
-    if not user.lstrip().startswith("# Current Program Information"):
+    if not stock:
         return CUSTOM_FORMAT
     if "Current performance metrics:" in user.split("# Program Evolution History", 1)[0]:
         return "openevolve@0.1"

@@ -224,7 +224,8 @@ _NAMES = {"c++": "cpp", "cc": "cpp", "cxx": "cpp", "py": "python", "python3": "p
 
 def _odd(code: str) -> bool:
     """Might this be another language than Python? Asked of every program, so: quickly."""
-    return ("include" in code or "main" in code or "fn " in code or "use std" in code or "package " in code
+    return ("{" in code or ";" in code) and (
+            "include" in code or "main" in code or "fn " in code or "use std" in code or "package " in code
             or "class " in code or "java" in code or "const " in code or "let " in code or "var " in code
             or "function " in code)  # fmt: skip
 
