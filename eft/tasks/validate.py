@@ -92,7 +92,7 @@ def validate(
 def _runs(results: list[Evaluation]) -> Check:
     for found in results:
         if found.validity is not Validity.VALID:
-            return Check("runs", False, f"the seed is not valid: {found.validity}: {found.metrics.get('error', '')}")
+            return Check("runs", False, f"the seed is not valid: {found.metrics.get('error') or found.validity}")
         if found.score <= 0:
             return Check("runs", False, f"the seed's score is {found.score:g}: a ratio to it says nothing")
     return Check("runs", True, f"the seed scores {results[0].score:.6g}")
