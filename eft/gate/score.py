@@ -253,11 +253,12 @@ class ModelHost:
     def _loaded(self, state: State) -> tuple[Any, Any]:
         if state.fingerprint not in self._models:
             from eft import tokenizers
+            from eft.models.identity import tokenizer_place
             from eft.models.load import load_model
 
             while len(self._models) >= LOADED:
                 self._models.pop(list(self._models)[-1])  # the newest goes: the root was first, and comes again
             print(f"gate: loading {state.name}", file=sys.stderr, flush=True)
             place = state.payload["place"]
-            self._models[state.fingerprint] = (load_model(place).eval(), tokenizers.load(place))
+            self._models[state.fingerprint] = (load_model(place).eval(), tokenizers.load(tokenizer_place(place)))
         return self._models[state.fingerprint]

@@ -83,6 +83,14 @@ def prompt_format(place: str) -> str:
     return str((done or {}).get("config", {}).get("prompt_format") or "")
 
 
+def tokenizer_place(place: str) -> str:
+    """Where the tokenizer of a located model is: an adapter without one uses its base's."""
+    folder = Path(place)
+    if (folder / ADAPTER).is_file() and not (folder / "tokenizer_config.json").is_file():
+        return tokenizer_place(adapter_base(folder))
+    return place
+
+
 def check_comparable(one: str, other: str) -> None:
     """Raises EftError where two located models have other shapes, tokenizers, chat templates or prompt formats: scores
     on the same prompts would compare something else than the weights."""
@@ -96,7 +104,7 @@ def check_comparable(one: str, other: str) -> None:
             where=other,
             why=f"{differ[0]}: {a[differ[0]]} and {b[differ[0]]}",
         )
-    if a and b and tokenizers.identity(tokenizers.load(one)) != tokenizers.identity(tokenizers.load(other)):
+    if a and b and len({tokenizers.identity(tokenizers.load(tokenizer_place(x))) for x in (one, other)}) > 1:
         raise EftError("the candidate has another tokenizer or chat template than the root", where=other)
     formats = prompt_format(one), prompt_format(other)
     if all(formats) and formats[0] != formats[1]:

@@ -176,6 +176,7 @@ def _merged(folder: Path, dtype: Any, options: dict[str, Any]) -> Any:
     with _whole():
         base = load_model(adapter_base(folder), "float32")
         model = PeftModel.from_pretrained(base, str(folder)).merge_and_unload().to(dtype)
+    model.requires_grad_(True)  # PEFT has frozen the base; what comes out here is a model like any other, to be trained
     if options:
         model.set_attn_implementation(options["attn_implementation"])
     return model

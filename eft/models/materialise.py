@@ -19,11 +19,12 @@ from eft.models.load import ADAPTER
 def write(name: str, folder: Path) -> None:
     """Write the weights of `name` (bfloat16, as they are trained and served) and its tokenizer to `folder`, whole or
     not at all. Raises EftError where there is no such model."""
+    from eft.models.identity import tokenizer_place
     from eft.models.load import load_model
 
     with manifest.building(folder) as aside:
         load_model(name, "bfloat16").save_pretrained(aside)
-        tokenizers.load(name).save_pretrained(aside)
+        tokenizers.load(tokenizer_place(name)).save_pretrained(aside)
 
 
 def servable(place: str, folder: Path) -> tuple[str, bool]:
