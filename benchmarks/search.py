@@ -221,7 +221,7 @@ def in_flight(searches: int, proposals: int) -> None:
             folder = Path(scratch) / str(workers)
             folder.mkdir()
             config = {"root": str(folder), "suite": "embedded", "iterations": proposals, "scaffold": "tournament",
-                      "seeds": max(1, searches // 8), "prompt_format": "eft@1", "max_tokens": 48, "workers": workers,
+                      "seeds": max(1, searches // 8), "prompt_format": "eft@1", "max_tokens": 32, "workers": workers,
                       "mutators": {"m": {"model": "smollm2", "base_url": server.base_url}}}  # fmt: skip
             (folder / "evaluate.yaml").write_text(yaml.safe_dump(config))
             command = [sys.executable, "-m", "eft.cli", "evaluate", "--config", "evaluate.yaml"]

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import importlib.metadata
 import platform
 import re
@@ -27,6 +28,7 @@ import shlex
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -287,6 +289,8 @@ def _run(config: Config, plan: Plan) -> Path:
             if str(task.folder) in waiting:
                 check_seed(task)
         results = record()
+        # The comparison needs it, and loading it takes a second: while searches run there is time for that.
+        threading.Thread(target=importlib.import_module, args=("scipy.stats",), daemon=True).start()
         for number, group in enumerate(plan.groups, 1):
             title = f"[{number}/{len(plan.groups)}] {group.server or 'without a model'}"
             failed, version = run_group(config, plan, group, title, starter)

@@ -19,12 +19,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections import deque
 from pathlib import Path
 
 from eft.errors import EftError
 from eft.search import process
 from eft.search.spec import LOG, SCAFFOLDS, SearchSpec
+from eft.tasks import sandbox
 
 LOADED = ("yaml", "numpy", "openai", "openevolve", "openevolve.process_parallel", "eft.tasks.evaluate",
           "eft.search.tally")  # fmt: skip
@@ -179,9 +181,29 @@ def main() -> None:
     for name in LOADED:
         importlib.import_module(name)
     order = serve()
+    status = 0
     if order is not None:
         become(order)
+        status = _run(order)
+    # Not sys.exit: taking apart what was loaded takes as long as a short search. Everything is on the disk by now.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    sandbox.close()
+    os._exit(status)
+
+
+def _run(order: dict[str, str]) -> int:
+    """Do the search. Its exit status, as a process of its own would have it."""
+    try:
         process.main(importlib.import_module(order["module"]).body, [order["incoming"]])
+    except SystemExit as e:
+        if isinstance(e.code, str):
+            print(e.code, file=sys.stderr)
+        return e.code if isinstance(e.code, int) else int(e.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
