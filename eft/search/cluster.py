@@ -65,7 +65,9 @@ class Cluster:
         self.ray = ray
 
     def __enter__(self) -> Cluster:
-        env = {k: v for k, v in process.environment().items() if k in ("PYTHONPATH", "PYTHONHASHSEED")}
+        # What decides how a search runs (the sandbox's level, say) holds on all machines.
+        ours = ("EFT_", "PYTHON")
+        env = {k: v for k, v in process.environment().items() if k.startswith(ours) and k != process.PARENT}
         local = {} if os.environ.get("RAY_ADDRESS") else {"include_dashboard": False}
         try:
             self.ray.init(log_to_driver=False, logging_level="error", runtime_env={"env_vars": env}, **local)
