@@ -35,7 +35,7 @@ class Regret:
 def split(branches: Sequence[float], screened: int, frozen: float, committed: bool) -> Regret:
     """The regret of one round. `branches`: true values of all branches; `screened`: index of the one that screening
     chose; `frozen`: true value of the state that confirmation saw; `committed`: whether it was inherited."""
-    if not branches or not 0 <= screened < len(branches):
+    if not 0 <= screened < len(branches):
         raise UsageError(f"there is no branch {screened} among {len(branches)}")
     best, chosen, last = max(0.0, *branches), max(0.0, branches[screened]), max(0.0, frozen)
     return Regret(best - chosen, chosen - last, last - (frozen if committed else 0.0))
