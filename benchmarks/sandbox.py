@@ -107,8 +107,8 @@ def compiled(folder: Path) -> tuple[Callable[[], object], Callable[[], object]]:
 
 def foreign(level: str) -> tuple[Callable[[], object], Callable[[], object]]:
     task = find_task(EXAMPLE)
-    script = "import sys, json; sys.path.insert(0, sys.argv[1]); import evaluator; "
-    script += "print(json.dumps(evaluator.evaluate(sys.argv[2]).metrics))"
+    script = "import os, sys, json; sys.path.insert(0, sys.argv[1]); import evaluator; "
+    script += "print(json.dumps(evaluator.evaluate(sys.argv[2]).metrics), flush=True); os._exit(0)"  # as contained.py
     command = [sys.executable, "-s", "-B", "-c", script, str(task.folder), str(task.initial_program)]
 
     def boxed() -> object:

@@ -234,9 +234,11 @@ VALUES = {
 }
 
 # The values that a task's driver and scorer meet; the others meet the sandbox only, the same for all tasks.
-SCORER = tuple(VALUES)[: tuple(VALUES).index("a payload by itself")] + (
-    "an answer in a driver's place", "a number that shows another", "a list that changes when read", "other built-ins",
-    "the driver's variables", "the driver's objects",
+SCORER = (
+    "nothing", "true", "not a number", "infinity", "a huge float", "text", "an empty list", "a list of nothing",
+    "lists of nan", "lists of infinity", "lists of booleans", "lists of huge integers", "its own score",
+    "its own score in a list", "an answer in a driver's place", "a number that shows another",
+    "a list that changes when read", "other built-ins", "the driver's variables", "the driver's objects",
 )  # fmt: skip
 
 # A contained score is a claim, and an evaluation takes seconds: of the values and ends, what could do harm.

@@ -35,7 +35,7 @@ from eft.tasks.evaluate import Evaluation, evaluate
 from eft.tasks.task import SHIPPED, Task
 
 BREACH = "EFT-BREACH:"
-WALL_S = 2.0  # what a sleeper is given here, whatever its task allows
+WALL_S = 1.2  # what a sleeper is given here, whatever its task allows
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ limit, values that only meet the sandbox) runs on one task of each kind and leve
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from pathlib import Path
@@ -25,13 +26,31 @@ ISOLATED = "heuristics/knapsack"
 THOROUGH = (ISOLATED, "mathematics/circle_packing", "simulators/inventory")  # a driver, none, one apart
 
 
-@pytest.fixture(scope="module", params=["bubblewrap", "rlimits"])
-def level(request):
+@contextlib.contextmanager
+def chosen(level: str):
     before = sandbox.level()
-    if request.param == "bubblewrap" and sandbox.bubblewrap_fails():
+    if level == "bubblewrap" and sandbox.bubblewrap_fails():
         pytest.skip("bubblewrap does not work on this machine: the bubblewrap level was NOT attacked")
-    yield sandbox.choose(request.param)
+    yield sandbox.choose(level)
     sandbox.choose(before)
+
+
+@pytest.fixture(params=["bubblewrap", "rlimits"])
+def level(request):
+    with chosen(request.param) as level:
+        yield level
+
+
+@pytest.fixture
+def bubblewrap():
+    with chosen("bubblewrap"):
+        yield
+
+
+@pytest.fixture
+def rlimits():
+    with chosen("rlimits"):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -56,16 +75,23 @@ def test_every_shipped_task_withstands_acts_and_values(name):
     task = find_task(name)
     values = None if name in THOROUGH else SCORER
     count, failed = attacks.attack(task, seed_of(task), ends=False, values=values)
-    assert not failed and count >= (30 if task.language == "cpp" else 100)
+    assert not failed and count >= (30 if task.language == "cpp" else 95)
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("act", [a.name for a in ACTS])
-def test_acts_one_by_one(level, watch, act):
+def test_acts_one_by_one(bubblewrap, watch, act):
     """As one program some acts could hide others (the first to break something ends the rest)."""
     task = find_task(ISOLATED)
     found = evaluate(task, attacks.act_program(task, watch, [act]))
     assert not attacks.judge_act(act, found, seed_of(task), watch)
+
+
+@pytest.mark.parametrize("name", [ISOLATED, *CPP[:1]])
+def test_acts_at_once(level, watch, name):
+    task = find_task(name)
+    found = evaluate(task, attacks.act_program(task, watch))
+    assert not attacks.judge_act("acts", found, seed_of(task), watch)
 
 
 @pytest.mark.parametrize("act", ["reads the environment", "opens a socket", "forks"])
@@ -88,9 +114,17 @@ def test_an_act_that_gets_through_is_found(watch, act, monkeypatch):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("end", ENDS)
-def test_ends(level, watch, end):
-    if level == "rlimits" and end not in ("spins deaf to signals", "forks without end", "allocates", "fills the disk"):
-        pytest.skip("limits are the same at both levels: the others are run in bubblewrap only")
+def test_ends(bubblewrap, watch, end):
+    _end(watch, end)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("end", ["spins deaf to signals", "forks without end", "allocates", "fills the disk"])
+def test_ends_without_namespaces(rlimits, watch, end):
+    _end(watch, end)
+
+
+def _end(watch, end: str) -> None:
     task = find_task(ISOLATED)
     seed = seed_of(task)
     with attacks.capped(attacks.WALL_S):
@@ -101,9 +135,9 @@ def test_ends(level, watch, end):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("end", CPP_ENDS)
-def test_ends_of_compiled_programs(level, watch, end):
-    if not CPP or (level == "rlimits" and end != "forks without end"):
-        pytest.skip("no C++ task is shipped, or run in bubblewrap only")
+def test_ends_of_compiled_programs(bubblewrap, watch, end):
+    if not CPP:
+        pytest.skip("no C++ task is shipped")
     task = find_task(CPP[0])
     with attacks.capped(attacks.WALL_S):
         found = evaluate(task, CPP_ENDS[end])
