@@ -1,26 +1,12 @@
 """The witness of the best known value of control/pid.
 
-Ours: the best program found by long searches with the ast mutator.
+Ours: the form of the best program of long searches with the ast mutator, its constants tuned by Nelder-Mead.
 """
-
-# EVOLVE-BLOCK-START
-P_GAIN = 9.71
-I_GAIN = -0.071
-D_GAIN = 3.4
-TARGET_GAIN = 0.21
 
 
 def control(error, total, change, target):
-    """Force on a mass with a spring; error = target - position."""
-    force = P_GAIN * error
-    force = force + I_GAIN * total
-    force = force + 0.1
-    force = force + D_GAIN * change
-    force = force + TARGET_GAIN * max(target, 0.5)
-    force = force * (1 + 0.5 * TARGET_GAIN)
-    force = force + 0.5
-    force = force + 0.161 * force * total
-    return force
-
-
-# EVOLVE-BLOCK-END
+    force = 12.701456713576485 * error + 10.194098240743592 * total + 4.148878046596105 * change
+    force = force - 5.238829784589103 * target + 0.229164726005617
+    force = force + 0.07209569115864202 * max(target, 70.59340656421065)
+    force = force - 0.15140654071440304 * force * total
+    return force - 1.7156987621263284 * abs(error) * error
