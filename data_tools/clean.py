@@ -51,10 +51,10 @@ REASONS = {
     "identical": "the child is the parent",
     "replay_mismatch": "the child is not what the reply makes of the parent",
     "odd_language": "the language is not one of `languages`",
-    "duplicate": "the same edit of the same parent is there already",
-    "near_duplicate": "nearly the same edit of the same task is there already (see near_duplicates.json)",
     "response_too_long": "the response has too many tokens",
     "too_long": "prompt and response together have too many tokens",
+    "duplicate": "the same edit of the same parent is there already",
+    "near_duplicate": "nearly the same edit of the same task is there already (see near_duplicates.json)",
     "parent_cap": "its parent has `max_rows_per_parent` children already",
     "task_cap": "its task has `max_rows_per_task` rows already",
 }
@@ -85,8 +85,8 @@ class Config(shards.Workers):
     drop_duplicates: bool = Field(True, description="Drop exact duplicates of an edit.")
     drop_replay_mismatch: bool = Field(True, description="Drop children that their reply does not explain.")
     near_duplicates: float | None = Field(
-        None, gt=0, le=1, description="Drop edits this similar (Jaccard, 0 to 1) to an earlier one of the same task and "
-        "label; null: keep them."
+        None, gt=0, le=1, description="Drop edits this similar (Jaccard, 0 to 1) to an earlier one of the same task "
+        "and label; null: keep them."
     )  # fmt: skip
     languages: list[str] = Field(default_factory=list, description="Only these languages; default: all.")
     max_rows_per_parent: int | None = Field(None, gt=0, description="At most so many children of one program.")
@@ -104,9 +104,12 @@ def inputs(config: Config) -> list[Path]:
 def run(config: Config) -> Path:
     started, source, out = time.time(), config.path(config.source), config.out()
     check(source, out, "label")
+    shards.check_executor(config)
+    wanted = _wanted(config)
+    wanted.check()  # a mistyped name must not cost an earlier output
     start(out)
     with manifest.clear_disk_errors(out):
-        tables, anew = facts.find(source, out / "facts", _wanted(config), config)
+        tables, anew = facts.find(source, out / "facts", wanted, config)
         known = tables["facts"].to_pydict()
         total = len(known.get("id", ()))
         if total == 0:
@@ -155,13 +158,11 @@ def decide(config: Config, known: dict[str, list], lengths: list[tuple[int, int]
         elif i in leaked:
             reasons.append("leak")
         else:
-            reasons.append(reason_of(row, config, seen))
+            long = too_long(*lengths[i], config) if lengths is not None else ""
+            reasons.append(reason_of(row, config, seen, long))
     reports = {"leaks": _leaks_report(rows, leaked, hits), "near": []}
     if config.near_duplicates is not None:
         reports["near"] = _drop_near(config, rows, reasons, tables["near"])
-    if lengths is not None:
-        for i, (prompt, response) in enumerate(lengths):
-            reasons[i] = reasons[i] or too_long(prompt, response, config)
     for cap, reason, group in ((config.max_rows_per_parent, "parent_cap", lambda r: (r["task"], r["parent"])),
                                (config.max_rows_per_task, "task_cap", lambda r: r["task"])):  # fmt: skip
         if cap is not None:
@@ -169,8 +170,9 @@ def decide(config: Config, known: dict[str, list], lengths: list[tuple[int, int]
     return reasons, reports
 
 
-def reason_of(row: dict[str, Any], config: Config, seen: set[tuple[str, str, str]]) -> str:
-    """Why a row (`facts.facts_of`) must go for what it is itself, "" where it may stay. `seen`: edits before it."""
+def reason_of(row: dict[str, Any], config: Config, seen: set[tuple[str, str, str]], long: str = "") -> str:
+    """Why a row (`facts.facts_of`) must go for what it is itself, "" where it may stay. `seen`: edits before it that
+    stay; `long`: the length limit that it breaks. A row that goes makes no other one a duplicate."""
     if not row["label"]:
         return "unlabelled"
     if config.drop_system_errors and row["system_error"]:
@@ -189,6 +191,8 @@ def reason_of(row: dict[str, Any], config: Config, seen: set[tuple[str, str, str
         return "replay_mismatch"
     if config.languages and row["language"].lower() not in {name.lower() for name in config.languages}:
         return "odd_language"
+    if long:
+        return long
     if config.drop_duplicates:
         edit = (row["task"], row["parent"], row["child"])
         if edit in seen:

@@ -26,7 +26,7 @@ from typing import Any
 from data_tools import leaks, lexing, shards
 from data_tools.counts import OVERHEAD, TokenCounter
 from data_tools.redact import redact_table
-from eft import manifest
+from eft import __version__, manifest
 from eft.edits import parse_python
 from eft.records import Transition, Validity, code_hash
 
@@ -47,8 +47,13 @@ class Wanted:
         return ["facts", *(f"tokens:{name}" for name in self.tokenizers), *(["near"] if self.near else []),
                 *(["leaks"] if self.suite else [])]  # fmt: skip
 
+    def check(self) -> None:
+        """Raises EftError for a tokenizer or a suite that cannot be read."""
+        for kind in self.kinds():
+            self.key(kind, "")
+
     def key(self, kind: str, source: str) -> str:
-        parts = [source, str(self.redact), kind]
+        parts = [__version__, source, str(self.redact), kind]  # another release may have other rules
         if kind.startswith("tokens:"):
             parts.append(_counter(kind[7:]).identity)
         if kind == "leaks":
@@ -67,27 +72,39 @@ def find(source: Path, folder: Path, wanted: Wanted, config: shards.Workers) -> 
     parts = shards.units(source)
     name = manifest.fingerprint(Path(parts[0].file)) if parts else ""
     files = {kind: folder / wanted.key(kind, name) for kind in wanted.kinds()}
-    missing = [kind for kind, file in files.items() if not file.is_file()]
+    total = sum(part.rows for part in parts)
+    tables = {kind: table for kind, file in files.items() if (table := _kept(file, total)) is not None}
+    missing = [kind for kind in files if kind not in tables]
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(".*.arrow.*"):
+            left.unlink(missing_ok=True)  # what a killed run was writing
         writers: dict[str, Any] = {}
         found: dict[str, list[Any]] = {kind: [] for kind in missing}
         for result in shards.mapped(functools.partial(_of_unit, wanted=wanted, kinds=tuple(missing)), parts, config):
             for kind, table in result.items():
                 found[kind].append(table)
-        for kind, tables in found.items():
+        for kind, blocks in found.items():
             with manifest.atomic_file(files[kind]) as temporary:
-                table = pa.concat_tables(tables) if tables else pa.table({})
+                table = pa.concat_tables(blocks) if blocks else pa.table({})
                 with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writers[kind]:
                     writers[kind].write_table(table)
     for stale in set(folder.glob("*.arrow")) - set(files.values()):
         if stale.name.split("-")[0] in {f.name.split("-")[0] for f in files.values()}:
             stale.unlink(missing_ok=True)  # of other options or another source: it would only grow
-    tables = {}
-    for kind, file in files.items():
+    return {kind: tables[kind] if kind in tables else _kept(file, total) for kind, file in files.items()}, missing
+
+
+def _kept(file: Path, rows: int) -> Any:
+    """The table in a file that an earlier run left, None where there is none, or a damaged one."""
+    import pyarrow as pa
+
+    try:
         with pa.memory_map(str(file)) as mapped:
-            tables[kind] = pa.ipc.open_file(mapped).read_all()
-    return tables, missing
+            table = pa.ipc.open_file(mapped).read_all()
+    except (pa.ArrowException, OSError):
+        return None
+    return table if len(table) == rows else None
 
 
 @functools.lru_cache(maxsize=4)

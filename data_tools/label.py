@@ -44,7 +44,6 @@ from eft.records import (
     ScoreKind,
     Transition,
     Validity,
-    read_columns,
     schema,
 )
 
@@ -87,7 +86,7 @@ class Config(shards.Workers):
     @model_validator(mode="after")
     def _gap(self) -> Config:
         given = (self.seed_raw, self.best_known)
-        if None not in given and (self.best_known > self.seed_raw) != (self.direction == "max"):
+        if None not in given and not (self.best_known - self.seed_raw) * (1 if self.direction == "max" else -1) > 0:
             raise ValueError(f"best_known {self.best_known} is no better than seed_raw {self.seed_raw} in direction "
                              f"'{self.direction}'")  # fmt: skip
         return self
@@ -100,6 +99,7 @@ def inputs(config: Config) -> list[Path]:
 def run(config: Config) -> Path:
     started, source, out = time.time(), config.path(config.source), config.out()
     check(source, out, "harvest")
+    shards.check_executor(config)
     has_key, names = _survey(source, config.score_key or COMBINED)
     if config.score_key and not any(has_key.values()):
         known = ", ".join(sorted(set().union(*names.values()))) or "(there are none)"
@@ -251,14 +251,27 @@ def _name(parent: Verdict | None, child: Verdict | None, delta: float | None, ep
     return str({(False, True): Label.REPAIR, (True, False): Label.BREAKAGE, (False, False): Label.UNRECOVERABLE}[ends])
 
 
+def _metrics(text: str, row: dict[str, Any], source: Path) -> dict[str, Any]:
+    """Metrics as an object, {} where they were not logged. Raises EftError for a text that is none: a harvest writes
+    objects, a table that somebody brought may hold anything."""
+    try:
+        value = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise EftError("the metrics of a row are no JSON object", where=f"{source}, row {row['id'][:80]}",
+                       why=ascii(text[:80]), way_out="make the table with 'eft harvest', or mend it")  # fmt: skip
+    return value
+
+
 def _survey(source: Path, key: str) -> tuple[dict[tuple[str, str], bool], dict[str, set[str]]]:
     """Per run and task (a published collection is one run of many tasks): does any program have a score under `key`;
-    and per run the names of all metrics."""
+    and per run the names of all metrics. Raises EftError for metrics that are no object."""
     has_key: dict[tuple[str, str], bool] = defaultdict(bool)
     names: dict[str, set[str]] = defaultdict(set)
-    for row in read_columns(source, ["run", "task", "parent_metrics", "child_metrics"]):
+    for row in shards.light_rows(source, ["id", "run", "task", "parent_metrics", "child_metrics"]):
         for text in (row["parent_metrics"], row["child_metrics"]):
-            metrics = json.loads(text) if text else {}
+            metrics = _metrics(text, row, source)
             has_key[row["run"], row["task"]] |= score(metrics.get(key)) is not None
             names[row["run"]] |= set(metrics)
     return has_key, names
@@ -279,7 +292,7 @@ def _second_look(config: Config, source: Path, has_key: dict[tuple[str, str], bo
     columns = ["run", "task", "scaffold_release", "child_metrics"] + ["child_code", "language"] * bool(config.noise)
 
     def scored() -> Iterator[tuple[str, str, str, float | None]]:
-        for row in read_columns(source, columns):
+        for row in shards.light_rows(source, columns):
             place = row["run"], row["task"]
             verdict = _judged(row["child_metrics"], row["scaffold_release"], config.score_key, not has_key[place],
                               config.features)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Programs as token sets: what near duplicates and leaks are found by. No language is parsed; broken code is code, too."""
+"""Programs as token sets: what near duplicates and leaks are found by. No language is parsed: broken code is code."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from functools import lru_cache
 from typing import Any
 
 _COMMENT = re.compile(r"#[^\n]*|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_BEGIN = re.compile(r"#[^\n]*|//[^\n]*|/\*")
 _TOKEN = re.compile(r"\.?[A-Za-z_]\w*|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+|[^\s\w]")
 KEPT = frozenset(
-    "and as assert async await break case class continue def del do elif else except finally for from global if import in "
-    "is lambda match nonlocal not or pass raise return try while with yield None True False "
+    "and as assert async await break case class continue def del do elif else except finally for from global if import "
+    "in is lambda match nonlocal not or pass raise return try while with yield None True False "
     "abs all any enumerate float int len list max min range reversed round set sorted str sum tuple zip "
     "auto bool char const double include long namespace new public private sizeof static struct switch template this "
     "typename unsigned using void std vector fn let mut impl pub".split()
@@ -20,7 +21,23 @@ WIDTH = 8  # tokens of a shingle
 
 def tokens(code: str) -> list[str]:
     """The tokens of a program in any language, without comments."""
-    return _TOKEN.findall(_COMMENT.sub(" ", code))
+    return _TOKEN.findall(uncommented(code))
+
+
+def uncommented(code: str) -> str:
+    """`code` with a space for every comment. A `/*` that is never closed is none. In time linear in its length."""
+    if code.rfind("/*") < code.rfind("*/"):  # each finds its end, so the regular expression never looks in vain
+        return _COMMENT.sub(" ", code)
+    parts, place, last = [], 0, code.rfind("*/")
+    while found := _BEGIN.search(code, place):
+        begin, end = found.span()
+        if found[0] == "/*" and end > last:
+            parts.append(code[place:end])
+        else:
+            end = code.index("*/", end) + 2 if found[0] == "/*" else end
+            parts += [code[place:begin], " "]
+        place = end
+    return "".join([*parts, code[place:]])
 
 
 def nameless(code: str) -> list[str]:
@@ -66,4 +83,4 @@ def edit_words(parent: str, child: str) -> list[str]:
 
 
 def _lines(code: str) -> dict[str, None]:
-    return dict.fromkeys(" ".join(line.split()) for line in _COMMENT.sub(" ", code).split("\n") if line.strip())
+    return dict.fromkeys(" ".join(line.split()) for line in uncommented(code).split("\n") if line.strip())

@@ -8,10 +8,11 @@ row groups are in flight at once: memory does not grow with the table.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import multiprocessing
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from pydantic import Field
 
 from eft.config import StageConfig
 from eft.errors import EftError
-from eft.records import REQUIRED, TABLE, Transition, schema
+from eft.records import COLUMNS, REQUIRED, TABLE, Transition, schema
 
 _DEFAULTS = {f.name: f.default for f in dataclasses.fields(Transition)}
 SMALL = 4 << 20  # bytes of a table that is not worth starting processes for
@@ -46,24 +47,55 @@ class Unit:
     first: int
     rows: int
 
-    def read(self, columns: list[str] | None = None) -> Any:
-        """Its rows as an Arrow table (only `columns`, if given)."""
+    def read(self, columns: Sequence[str]) -> Any:
+        """Its rows as an Arrow table with `columns` of a transition, in that order and of their types. A column that an
+        older table has not, and an empty place in a text or a whole number (a table that somebody brought), get their
+        default.
+
+        Raises EftError for a damaged file, and for a column of another kind.
+        """
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        with pq.ParquetFile(self.file) as table:
-            return table.read_row_group(self.group, columns=columns, use_threads=False)
+        every = schema()
+        wanted = pa.schema([every.field(name) for name in columns])
+        try:
+            with pq.ParquetFile(self.file) as table:
+                there = set(table.schema_arrow.names)
+                found = table.read_row_group(
+                    self.group, columns=[name for name in columns if name in there], use_threads=False
+                )
+            arrays = [_column(found[c.name] if c.name in there else None, c, self.rows) for c in wanted]
+            return pa.table(arrays, schema=wanted)
+        except (pa.ArrowException, OSError) as e:
+            raise EftError("rows of this table cannot be read", where=self.file, why=str(e).split("\n")[0][:300],
+                           way_out="make the table again with 'eft harvest'") from None  # fmt: skip
 
     def transitions(self) -> Any:
-        """Its rows with all columns of a transition, in order; those that an older table has not get their defaults."""
-        import pyarrow as pa
+        """Its rows with all columns of a transition."""
+        return self.read(COLUMNS)
 
-        columns = schema()
-        found = self.read()
-        count = len(found)
-        return pa.table([
-            found[c.name].cast(c.type) if c.name in found.schema.names
-            else pa.array([_DEFAULTS[c.name]] * count, c.type) for c in columns
-        ], schema=columns)  # fmt: skip
+
+def _column(found: Any, column: Any, rows: int) -> Any:
+    """`found` as values of `column` (an Arrow field), or its defaults where a table has no such column."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    default = _DEFAULTS[column.name]
+    if found is None:
+        return pa.array([default] * rows, column.type)
+    found = found.cast(column.type)
+    if default is None or not found.null_count:
+        return found
+    if default is dataclasses.MISSING:
+        default = "" if column.type == pa.string() else -1
+    return pc.fill_null(found, default)
+
+
+def light_rows(source: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Some columns of a transitions table, row by row: what a first look needs, without the prompts."""
+    for unit in units(source):
+        yield from unit.read(columns).to_pylist()
 
 
 def units(source: Path) -> list[Unit]:
@@ -99,6 +131,7 @@ def mapped(work: Callable[[Unit], Any], parts: list[Unit], config: Workers) -> I
 
     Raises what `work` raises, and EftError where a worker dies (memory) or Ray is asked for and not installed.
     """
+    check_executor(config)
     if config.executor == "ray":
         yield from _by_ray(work, parts)
         return
@@ -108,7 +141,7 @@ def mapped(work: Callable[[Unit], Any], parts: list[Unit], config: Workers) -> I
         return
     context = multiprocessing.get_context("forkserver")  # a fork of a process with Arrow's threads may hang
     context.set_forkserver_preload(["data_tools.shards", "pyarrow.parquet"])
-    with ProcessPoolExecutor(min(cores, len(parts)), mp_context=context) as pool:
+    with ProcessPoolExecutor(min(cores, len(parts)), mp_context=context, initializer=_end_with_parent) as pool:
         waiting: deque = deque()
         left = iter(parts)
         try:
@@ -126,14 +159,32 @@ def mapped(work: Callable[[Unit], Any], parts: list[Unit], config: Workers) -> I
                 future.cancel()
 
 
+def _end_with_parent() -> None:
+    """In a worker: end when the stage is killed. A worker that waits for work would wait for ever, since it holds the
+    other end of its queue itself."""
+    import threading
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def check_executor(config: Workers) -> None:
+    """Raises EftError where Ray is asked for and not installed. Stages ask before they touch an earlier output."""
+    if config.executor == "ray" and importlib.util.find_spec("ray") is None:
+        raise EftError("Ray is not installed", where="--executor ray",
+                       way_out="pip install 'evolution-finetuning[ray]', or leave --executor away")  # fmt: skip
+
+
 def _by_ray(work: Callable[[Unit], Any], parts: list[Unit]) -> Iterator[Any]:
     """The same through Ray Data. The files must be readable under the same path on every node."""
-    try:
-        import ray
-        import ray.data
-    except ImportError:
-        raise EftError("Ray is not installed", where="--executor ray",
-                       way_out="pip install 'evolution-finetuning[ray]', or leave --executor away") from None  # fmt: skip
+    import ray
+    import ray.data
+
     if not ray.is_initialized():
         ray.init(log_to_driver=False, logging_level="error", include_dashboard=False)
     context = ray.data.DataContext.get_current()

@@ -77,11 +77,11 @@ def validation_parents(rows: list[Row], share: float, seed: int) -> set[str]:
     for parent in sorted(by_parent, key=lambda p: rank(seed, "parent", p)):
         if size >= wanted or len(chosen) == len(by_parent) - 1:
             break
-        if size and size + by_parent[parent] > 2 * wanted:
+        if by_parent[parent] * 2 > len(rows) or (size and size + by_parent[parent] > 2 * wanted):
             continue  # a parent with half of all children (the seed, often) would swallow the training set
         chosen.add(parent)
         size += by_parent[parent]
-    return chosen
+    return chosen or {min(by_parent, key=lambda p: (by_parent[p], rank(seed, "parent", p)))}
 
 
 def capped(rows: list[Row], cap: int | None, order: str, seed: int) -> list[Row]:
