@@ -354,7 +354,7 @@ def test_a_journal_that_cannot_be_written_stops_the_reply(tmp_path: Path, upstre
         raise OSError(28, "No space left on device")
 
     with running(Gateway(tmp_path, {"model": up(upstream)})) as g:
-        monkeypatch.setattr(journal.os, "fsync", full)
+        monkeypatch.setattr(journal, "_to_disk", full)
         status, answer, _ = ask(g.url("s", "model"))
         assert status == 507 and "disk is full" in answer["error"]["message"]
         monkeypatch.undo()

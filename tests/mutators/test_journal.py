@@ -42,7 +42,7 @@ def test_non_finite_numbers_are_written_as_json(tmp_path: Path, records) -> None
 
 
 def test_a_file_cut_anywhere_opens_and_goes_on(tmp_path: Path, records, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(journal.os, "fsync", lambda fd: None)  # only the order of bytes matters here
+    monkeypatch.setattr(journal, "_to_disk", lambda fd: None)  # only the order of bytes matters here
     path = tmp_path / "s.jsonl"
     log = SearchJournal(path)
     for i in range(3):
@@ -95,7 +95,7 @@ def test_a_full_disk_is_one_clear_error_and_loses_nothing_older(tmp_path: Path, 
     def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(journal.os, "fsync", full)
+    monkeypatch.setattr(journal, "_to_disk", full)
     with pytest.raises(EftError, match="disk is full"):
         log.add([(reply("b:0"), [])])
     assert path.read_bytes() == before
