@@ -121,12 +121,14 @@ def gather(
             else:
                 pieces.take(piece, record=False)
     read: dict[str, set[int]] = {}  # sizes of the copies that were read
+    done: set[str] = set()  # names of files whose programs are whole
     for folder, names in programs:
         where = _relative(folder, base)
-        for name in names:
+        for name in [n for n in names if n not in done]:
             stem = name[:-5]
             known = pieces.peek(stem)
             if known is not None and known.whole:
+                done.add(name)
                 continue
             path = folder / name
             try:
@@ -146,7 +148,9 @@ def gather(
                 continue
             seen.update(record)
             seen.update(f"metadata.{k}" for k in mapping(record.get("metadata")))
-            pieces.take(_from_program(record, f"{where}/{text(name)}", stem), record=True)
+            piece = _from_program(record, f"{where}/{text(name)}", stem)
+            if pieces.take(piece, record=True) and piece.id == stem:
+                done.add(name)
     return {text(s) for s in seen}
 
 

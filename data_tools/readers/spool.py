@@ -109,8 +109,9 @@ class Pieces:
         whole.__dict__.update(zip(_HEAVY, values, strict=True), kept=None)
         return whole
 
-    def take(self, piece: Piece, *, record: bool) -> None:
-        """Join what one file says with what is known. `record`: it is a program file, which has all there is."""
+    def take(self, piece: Piece, *, record: bool) -> bool:
+        """Join what one file says with what is known. `record`: it is a program file, which has all there is. True
+        where nothing is left that an older file could add."""
         known = self.get(piece.id)
         if known is None:
             known = piece
@@ -124,6 +125,7 @@ class Pieces:
         self._weight += _weight(known)
         if self._weight > self.budget:
             self._spill()
+        return known.whole
 
     def _spill(self) -> None:
         if self._file is None:
