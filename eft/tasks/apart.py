@@ -3,8 +3,9 @@
 A driver in the candidate's own process holds the whole trace of requests, the demand of all days, the true signal; a
 program that walks the stack finds them. Here the driver asks over a pipe, and the candidate knows no more than it was
 asked. `drive` is the driver's side, `answer` the candidate's. In the driver, `function(*args)` is one question and
-`function.many([args, …])` asks many at once, for the price of one (about 40 µs). Arguments and answers are JSON data:
-tuples arrive as lists, keys of dicts as text.
+`function.many([args, …])` asks many at once, for little more than the price of one (about 40 µs). Arguments are plain
+data (numbers, text, lists, tuples, dicts), answers JSON data. Questions go as marshal, which is ten times faster; the
+candidate is not trusted, so its answers come as JSON.
 
 Standard library only, and no import of this package (see candidate.py).
 """
@@ -12,6 +13,7 @@ Standard library only, and no import of this package (see candidate.py).
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import sys
 
@@ -41,14 +43,14 @@ class Function:
 
     def many(self, calls: list) -> list:
         """The answers to several calls, in their order. Raises ProgramError where one of them raises."""
-        values = self.exchange(calls)
+        values = self.exchange(list(calls))
         if not isinstance(values, list) or len(values) != len(calls):
             raise ProgramError(_NONSENSE)
         return values
 
     def exchange(self, message: object) -> object:
         try:
-            write_frame(self.asks, json.dumps(message).encode())
+            write_frame(self.asks, marshal.dumps(message))
             head = read_exactly(self.replies, 4)
             if head is None:
                 os._exit(BROKEN_OFF)
@@ -87,7 +89,7 @@ def answer(asks: int, replies: int) -> None:
     function = None
     while (frame := read_frame(asks)) is not None:
         try:
-            message = json.loads(frame)
+            message = marshal.loads(frame)
             if function is None:
                 function = candidate.load(*message)
                 said = b"Vnull"
