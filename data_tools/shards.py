@@ -26,7 +26,7 @@ from eft.errors import EftError
 from eft.records import COLUMNS, REQUIRED, TABLE, Transition, schema
 
 _DEFAULTS = {f.name: f.default for f in dataclasses.fields(Transition)}
-SMALL = 4 << 20  # bytes of a table that is not worth starting processes for
+FEW = 4  # row groups (of 32 MiB of text, mostly) that are not worth starting processes for
 
 
 class Workers(StageConfig):
@@ -136,7 +136,7 @@ def mapped(work: Callable[[Unit], Any], parts: list[Unit], config: Workers) -> I
         yield from _by_ray(work, parts)
         return
     cores = config.workers or len(os.sched_getaffinity(0))
-    if cores == 1 or len(parts) < 2 or os.path.getsize(parts[0].file) < SMALL:
+    if cores == 1 or len(parts) < FEW:
         yield from map(work, parts)
         return
     context = multiprocessing.get_context("forkserver")  # a fork of a process with Arrow's threads may hang

@@ -108,10 +108,9 @@ class TestShards:
         return [r.id for r in read_transitions(out)], (out / clean.NEAR).read_text()
 
     @pytest.mark.integration
-    def test_the_same_rows_for_any_number_of_workers(self, tmp_path, monkeypatch):
+    def test_the_same_rows_for_any_number_of_workers(self, tmp_path):
         source = self.source(tmp_path / "l")
         one = self.result(source, tmp_path / "1", workers=1)
-        monkeypatch.setattr(shards, "SMALL", 0)
         assert self.result(source, tmp_path / "2", workers=2) == one and len(one[0]) == 40
 
     @pytest.mark.integration
@@ -140,8 +139,7 @@ class TestShards:
         output_of("label", source, self.ROWS[:30])
         assert "facts" in anew()
 
-    def test_a_worker_that_is_killed_is_one_message(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(shards, "SMALL", 0)
+    def test_a_worker_that_is_killed_is_one_message(self, tmp_path):
         parts = shards.units(self.source(tmp_path / "l"))
         with pytest.raises(EftError, match="a worker process died"):
             list(shards.mapped(_kill, parts, shards.Workers(workers=2)))
