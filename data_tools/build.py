@@ -41,6 +41,7 @@ from eft.errors import EftError, UsageError
 from eft.records import Label
 
 WEIGHTS = "weights.json"
+OURS = ("train.parquet", "validation.parquet", WEIGHTS)  # in the folder of a set
 
 
 class Config(shards.Workers):
@@ -125,9 +126,11 @@ def inputs(config: Config) -> list[Path]:
 def run(config: Config) -> Path:
     started, source, out = time.time(), config.path(config.source), config.out()
     check(source, out, "clean")
+    shards.check_executor(config)
     if (manifest.read(source) or {}).get("stage") == "label":
         print("warning: this is the output of 'eft label', nothing has been cleaned", file=sys.stderr)
     rows = choose.read(source, config)
+    _only_ours(out)
     if config.format == "finch":
         return _finch(config, source, out, rows, started)
     tokens = _tokens(config, source)
@@ -137,11 +140,9 @@ def run(config: Config) -> Path:
     validates = choose.validating(rows, config.validation, config.seed)
     _both_classes(config, rows, validates)
     subsets = choose.nested([r for r in rows if not validates(r)], config.tasks, config.seed)
-    start(out)
     counts: dict[str, Any] = {"rows": len(rows), "left_out": dict(left_out)}
+    _clear(out)
     with manifest.clear_disk_errors(out):
-        for old in ("sft", "kto", *(p.name for p in out.glob("tasks_*"))):
-            shutil.rmtree(out / old, ignore_errors=True)
         plans, files = _plans(config, out, rows, validates, counts)
         for size, names in subsets.items():
             inner: dict[str, Any] = {}
@@ -167,8 +168,8 @@ def _finch(config: Config, source: Path, out: Path, rows: list[Row], started: fl
         if row.suite_role in ("heldout", "gate"):
             raise EftError(f"a row of a {row.suite_role} task: it must never be trained on",
                            where=f"{row.task}, row {row.id}", way_out="run 'eft clean' first")  # fmt: skip
-    start(out)
     left_out: Counter[str] = Counter()
+    _clear(out)
     with manifest.clear_disk_errors(out):
         files = finch_writer.write(source, out, left_out=left_out)
     written = len(rows) - sum(left_out.values())
@@ -180,6 +181,39 @@ def _finch(config: Config, source: Path, out: Path, rows: list[Row], started: fl
     if config.push_to_hub:
         card.push(out, config.push_to_hub, private=config.private)
     return out
+
+
+def _folders(out: Path) -> list[Path]:
+    """The folders of training sets that an earlier build left."""
+    subsets = (p for p in out.glob("tasks_*") if p.name[6:].isdigit())
+    return [p for p in (out / "sft", out / "kto", *subsets) if p.is_dir() and not p.is_symlink()]
+
+
+def _only_ours(out: Path) -> None:
+    """Raises UsageError where a folder that is to be written anew holds anything else, a training run most likely."""
+    for folder in _folders(out):
+        for path in sorted(folder.rglob("*")):
+            if not path.is_dir() and path.name not in OURS and not path.name.startswith("."):
+                raise UsageError("the output folder holds what no build wrote", where=path,
+                                 why=f"'{folder.name}' would be replaced",
+                                 way_out="give a folder of its own: -o OUT")  # fmt: skip
+
+
+def _clear(out: Path) -> None:
+    """Begin anew: what an earlier build wrote, in either format, would be taken for a part of this one."""
+    old = manifest.read(out) or {}
+    start(out)
+    with manifest.clear_disk_errors(out):
+        for folder in _folders(out):
+            shutil.rmtree(folder, ignore_errors=True)
+        for name in old.get("outputs", {}) if old.get("stage") == "build" else ():
+            path = out / name
+            if path.resolve().is_relative_to(out.resolve()):
+                path.unlink(missing_ok=True)
+        for folder in (out, out / "plots", out / "data"):
+            for left in folder.glob(".*.????????"):  # what a killed run was writing
+                if left.name.startswith((".README.md.", ".tokens.png.", ".labels.png.", ".train-00000-")):
+                    left.unlink(missing_ok=True)
 
 
 # ------------------------------------------------------------------------------------------------------------ choose

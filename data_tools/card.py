@@ -62,25 +62,23 @@ The split goes by task: no task is on both sides. No row is of a held-out or gat
 | {{ title }}: {{ value or "unknown" }} | {{ n }} |
 {% endfor -%}
 {% endfor %}
-{% if plots %}{% for plot in plots %}![{{ plot[1] }}](plots/{{ plot[0] }})
-{% endfor %}{% endif %}
+{% for plot in plots %}![{{ plot[1] }}](plots/{{ plot[0] }})
+{% endfor %}
 ## Drops
 
 {% if cleaned -%}
-{{ cleaned.kept }} of {{ cleaned.rows }} harvested rows stayed ({{ "%.1f" % (100 * cleaned.kept / cleaned.rows) }} %; the
-paper's collection kept 90.6 %).
-
-| reason | rows |
-|---|---|
-{% for reason, n in cleaned.reasons.items() -%}
-| {{ reason }} | {{ n }} |
-{% endfor -%}
+{{ cleaned.kept }} of {{ cleaned.rows }} harvested rows stayed ({{ "%.1f" % (100 * cleaned.kept / cleaned.rows) }} %;
+the paper's collection kept 90.6 %).
 {% else -%}
 The rows were not cleaned by eft.
 {% endif -%}
-{% for reason, n in left_out.items() -%}
-| left out: {{ reason }} | {{ n }} |
-{% endfor %}
+{% if drops %}
+| reason | rows |
+|---|---|
+{% for reason, n in drops -%}
+| {{ reason }} | {{ n }} |
+{% endfor -%}
+{% endif -%}
 """
 
 
@@ -93,6 +91,9 @@ def write(out: Path, config: Config, source: Path, plans: Sequence[Plan], counts
     rows = list({row.id: row for plan in main for row in plan.rows}.values())
     plots = _plots(out / "plots", rows, tokens)
     cleaned = (manifest.read(source) or {}).get("counts", {})
+    cleaned = cleaned if "reasons" in cleaned and cleaned.get("rows") else None
+    drops = list((cleaned or {}).get("reasons", {}).items())
+    drops += [(f"left out: {reason}", n) for reason, n in counts["left_out"].items()]
     properties = [("label", describe(rows, lambda r: r.label)), ("domain", describe(rows, lambda r: r.domain)),
                   ("language", describe(rows, lambda r: r.language)), ("edit", describe(rows, lambda r: r.edit_kind)),
                   ("prompt format", describe(rows, lambda r: r.prompt_format))]  # fmt: skip
@@ -108,8 +109,7 @@ def write(out: Path, config: Config, source: Path, plans: Sequence[Plan], counts
                if (name, "train") in files],
         weights=(counts["desirable_weight"], counts["undesirable_weight"]) if "desirable_weight" in counts else None,
         properties=[(title, [(_clean(v), n) for v, n in list(values.items())[:12]]) for title, values in properties],
-        plots=plots, cleaned=cleaned if "reasons" in cleaned and cleaned.get("rows") else None,
-        left_out=counts["left_out"],
+        plots=plots, cleaned=cleaned, drops=[(_clean(reason), n) for reason, n in drops],
     )  # fmt: skip
     manifest.write_text(out / "README.md", text)
     return [out / "README.md", *(out / "plots" / name for name, _ in plots)]
@@ -164,7 +164,8 @@ def _plots(folder: Path, rows: list[Any], tokens: dict[str, tuple[int, int]]) ->
     for label, colour in (("improved", "#2a9d8f"), ("repair", "#8ab17d"), ("regressed", "#c8553d")):
         values = [sum(r.label == label and r.domain == d for r in rows) for d in domains]
         if any(values):
-            axes.barh([_clean(d) or "unknown" for d in domains], values, left=left, color=colour, label=label)
+            names = [_clean(d).replace("$", r"\$") or "unknown" for d in domains]  # a $ would begin a formula
+            axes.barh(names, values, left=left, color=colour, label=label)
             left = [a + b for a, b in zip(left, values, strict=True)]
     axes.invert_yaxis()
     axes.set(xlabel="rows")
@@ -186,14 +187,16 @@ def push(folder: Path, name: str, *, private: bool) -> str:
     api = HfApi(library_name="eft", library_version=__version__)
     try:
         api.create_repo(name, repo_type="dataset", private=private, exist_ok=True)
-        done = api.upload_folder(repo_id=name, repo_type="dataset", folder_path=folder,
-                                 ignore_patterns=[manifest.NAME, ".*"], commit_message="Data set by eft build")  # fmt: skip
+        ours = sorted((manifest.read(folder) or {}).get("outputs", {}))  # whatever else lies in the folder stays here
+        done = api.upload_folder(repo_id=name, repo_type="dataset", folder_path=folder, allow_patterns=ours,
+                                 commit_message="Data set by eft build")  # fmt: skip
     except HFValidationError as e:
         raise EftError("this is no name of a data set on the hub", where=name, why=str(e).split("\n")[0],
                        way_out="give --push-to-hub ORG/NAME") from None  # fmt: skip
     except (HfHubHTTPError, httpx.HTTPError, OSError, ValueError, RuntimeError) as e:
         missing = not (os.environ.get("HF_TOKEN") or api.token)
-        raise EftError("the data set could not be pushed", where=name, why=str(e).strip().split("\n")[0][:300],
-                       way_out="set HF_TOKEN to a token with write access" if missing else
-                       "the data set is finished and stays: run the same command with --force to push it again") from None  # fmt: skip
+        again = "the data set is finished and stays: run the same command with --force to push it again"
+        way_out = "set HF_TOKEN to a token with write access" if missing else again
+        why = str(e).strip().split("\n")[0][:300]
+        raise EftError("the data set could not be pushed", where=name, why=why, way_out=way_out) from None
     return str(done)

@@ -18,13 +18,13 @@ from data_tools import shards, split
 from eft.errors import EftError, UsageError
 from eft.records import Label, ScoreKind, code_hash
 
-LIGHT = ("id", "run", "task", "domain", "label", "suite_role", "score_kind", "delta", "parent_score", "scaffold", "model",
-         "language", "edit_kind", "prompt_format", "parent_id")  # fmt: skip
+LIGHT = ("id", "run", "task", "domain", "label", "suite_role", "score_kind", "delta", "parent_score", "scaffold",
+         "model", "language", "edit_kind", "prompt_format", "parent_id")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a choice needs to know of a transition. `number`: its place in the table. `parent`: the parent's identity."""
+    """What a choice needs to know of a transition. `number`: its place in the table. `parent`: who the parent is."""
 
     number: int
     id: str
@@ -189,6 +189,12 @@ def nested(rows: list[Row], sizes: list[int], seed: int) -> dict[int, set[str]]:
         if size > len(order):
             raise UsageError(f"a subset of {size} tasks is asked for", why=f"only {len(order)} tasks train",
                              way_out="leave that size out of --tasks")  # fmt: skip
+    improved = {r.task for r in rows if r.label == Label.IMPROVED}
+    for size in sizes:
+        if improved.isdisjoint(order[:size]):
+            raise UsageError(f"a subset of {size} tasks would have no improved row to train on",
+                             why=f"{len(improved)} of {len(order)} tasks have any",
+                             way_out="another --seed, or leave that size out of --tasks")  # fmt: skip
     return {size: set(order[:size]) for size in sorted(set(sizes))}
 
 

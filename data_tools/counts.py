@@ -47,14 +47,22 @@ class TokenCounter:
 
         Raises EftError where chunks turn out to be no safe way to count with this tokenizer (`data_tools.chunks`).
         """
+        import jinja2
+
         from eft import tokenizers
 
-        prompts = self._chunks.count([tokenizers.prompt_text(self._tokenizer, messages(r)) for r in rows])
+        try:
+            texts = [tokenizers.prompt_text(self._tokenizer, messages(r)) for r in rows]
+        except jinja2.TemplateError as e:
+            way_out = "another tokenizer, or a template with the roles system and user"
+            what = "the tokenizer's chat template refuses a prompt"
+            raise EftError(what, where=self.name, why=str(e)[:300], way_out=way_out) from None
+        prompts = self._chunks.count(texts)
         responses = self._chunks.count([r.response for r in rows])
         if not self._chunks.exact:
             raise EftError("this tokenizer's counts differ when texts are counted in parts", where=self.name,
                            why="a check on a sample of the rows failed",
-                           way_out="please report the tokenizer; set EFT_COUNT_WHOLE=1 to count whole texts")  # fmt: skip
+                           way_out="please report it; set EFT_COUNT_WHOLE=1 to count whole texts")  # fmt: skip
         return prompts, [n + 1 for n in responses]
 
 
@@ -87,7 +95,8 @@ def read_counts(folder: Path, tokenizer: str = "") -> dict[str, tuple[int, int]]
             changed = tokenizer in known.values()
             raise EftError(
                 f"the rows were not counted with the tokenizer '{tokenizer}'", where=file,
-                why="it has changed since the counts were made" if changed else f"counted with: {', '.join(known.values())}",
+                why="it has changed since the counts were made" if changed
+                else f"counted with: {', '.join(known.values())}",
                 way_out=f"run 'eft clean' again with --tokenizer {tokenizer}")  # fmt: skip
     table = table.filter(pc.equal(table["tokenizer"], wanted))
     return dict(zip(table["id"].to_pylist(),

@@ -59,8 +59,10 @@ class Guard:
     def by_text(self, row: Transition) -> list[Hit]:
         seen: dict[tuple[str, str], set[str]] = defaultdict(set)
         for text in (row.prompt_system, row.prompt_user, row.child_code, row.parent_code, row.parent_artifacts,
-                     row.child_artifacts):  # fmt: skip
-            lines = text.replace("\\n", "\n").split("\n") if text.startswith("{") else text.split("\n")
+                     row.child_artifacts, row.response, row.reasoning):  # fmt: skip
+            if text.startswith("{"):  # logs as JSON
+                text = text.replace("\\n", "\n").replace('\\"', '"')
+            lines = text.split("\n")
             for line in lines:
                 line = line.strip()
                 for place in self.lines.get(line, ()):
@@ -151,8 +153,8 @@ def guard(suite: str, key: str = "") -> Guard:
             sizes[place] += 1
     return Guard(names={spelling(task.name): task.name for task in closed},
                  lines={line: tuple(sorted(places)) for line, places in lines.items()}, sizes=dict(sizes),
-                 shingles=every,
-                 programs=tuple((task, np.searchsorted(every, own)) for task, own in programs), ordinary=tuple(ordinary))  # fmt: skip
+                 shingles=every, ordinary=tuple(ordinary),
+                 programs=tuple((task, np.searchsorted(every, own)) for task, own in programs))  # fmt: skip
 
 
 def _text(file: Path) -> str:

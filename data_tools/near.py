@@ -1,7 +1,7 @@
 """Near duplicates among MinHash signatures: banded hashing finds candidates, equal shares of the signatures decide.
 
-Own and short, because it must answer in the table's order (a row goes if it is like an *earlier* row that stays), within
-groups, from signatures that lie on disk; libraries' indexes keep their own objects in memory.
+Own and short, because it must answer in the table's order (a row goes if it is like an *earlier* row that stays),
+within groups, from signatures that lie on disk; libraries' indexes keep their own objects in memory.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ Raises EftError for a folder that is neither, and for a tokenizer that cannot be
 
 from __future__ import annotations
 
-import itertools
 import math
+import re
 import sys
 import time
 from collections import Counter
@@ -103,15 +103,15 @@ def inputs(config: Config) -> list[Path]:
 def run(config: Config) -> dict[str, Any]:
     started, dataset, out = time.time(), config.path(config.dataset), config.out()
     if out.is_dir():
-        raise UsageError(
-            "the preview is a file", where=out, why="this is a folder", way_out=f"-o {out / 'preview.html'}"
-        )
+        way_out = f"-o {out / 'preview.html'}"
+        raise UsageError("the preview is a file", where=out, why="this is a folder", way_out=way_out)
     view = look(config, dataset)
     manifest.write_text(out, render(view))
     show(view)
     print(f"preview: {out}", file=sys.stderr)
     return {"verb": "preview", "output": str(out), "rows": view.rows, "retention": view.retention,
-            "samples": len(view.samples), "bytes": out.stat().st_size, "seconds": round(time.time() - started, 1)}  # fmt: skip
+            "samples": len(view.samples), "bytes": out.stat().st_size,
+            "seconds": round(time.time() - started, 1)}  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------------------------------- look
@@ -121,14 +121,9 @@ def look(config: Config, dataset: Path) -> View:
     """Gather all that is shown. Raises EftError for a folder that no stage finished."""
     done = manifest.read(dataset)
     if done is None or done.get("stage") not in ("build", "clean"):
-        why = (
-            "it does not exist"
-            if not dataset.exists()
-            else "it is not the finished output of 'eft build' or 'eft clean'"
-        )
-        raise EftError(
-            "there is no data set to look at", where=dataset, why=why, way_out="run 'eft clean' or 'eft build'"
-        )
+        why = "it is not the finished output of 'eft build' or 'eft clean'" if dataset.exists() else "it does not exist"
+        raise EftError("there is no data set to look at", where=dataset, why=why,
+                       way_out="run 'eft clean' or 'eft build'")  # fmt: skip
     built = done["stage"] == "build"
     cleaned_folder, cleaned = _above(dataset, done) if built else (dataset, done)
     rows = _built_rows(dataset) if built else []
@@ -140,7 +135,7 @@ def look(config: Config, dataset: Path) -> View:
     for row in rows:
         known = more.get(row["id"])
         row["language"], row["source"] = (known.language, known.scaffold) if known else ("", "")
-    name = config.tokenizer or (cleaned or {}).get("config", {}).get("tokenizer", "")
+    tokenizer, name, missing = _tokenizer(config, (cleaned or {}).get("config", {}).get("tokenizer", ""))
     tokens = read_counts(cleaned_folder, config.tokenizer) if cleaned_folder else {}
     counts = (cleaned or {}).get("counts", {})
     drops = [(reason, clean.REASONS.get(reason, ""), n) for reason, n in counts.get("reasons", {}).items()]
@@ -148,16 +143,33 @@ def look(config: Config, dataset: Path) -> View:
         [(f"left out by build: {k}", "", n) for k, n in done["counts"].get("left_out", {}).items()] if built else []
     )
     view = View(
-        name=dataset.name, tokenizer=name, rows=len(rows), kept=counts.get("kept", 0), harvested=counts.get("rows", 0),
-        drops=sorted(drops, key=lambda d: -d[2]) + left_out, charts=charts(rows, tokens),
-        samples=_samples(config, dataset, built, name), facts=_facts(done, built, rows),
+        name=dataset.name, tokenizer=name, rows=len(rows), kept=counts.get("kept", 0),
+        harvested=counts.get("rows", 0), drops=sorted(drops, key=lambda d: -d[2]) + left_out,
+        charts=charts(rows, tokens),
+        samples=_samples(config, dataset, built, tokenizer), facts=_facts(done, built, rows),
     )  # fmt: skip
+    if missing:
+        view.notes.append(f"The tokenizer that 'eft clean' counted with cannot be loaded here: {missing}.")
     if not name:
-        view.notes.append("No tokenizer is known (give --tokenizer NAME): samples are shown as text, and the loss is on "
-                          "the coloured part.")  # fmt: skip
+        view.notes.append("Without a tokenizer (give --tokenizer NAME) samples are shown as text; the loss is on the "
+                          "coloured part.")  # fmt: skip
     if built and cleaned_folder is None:
         view.notes.append("The cleaned rows that this set was built from are gone: no drops, languages and tokens.")
     return view
+
+
+def _tokenizer(config: Config, counted: str) -> tuple[Any, str, str]:
+    """The tokenizer, its name, and the name of one that is missing here but was not asked for: a page without tokens is
+    better than none."""
+    from eft import tokenizers
+
+    name = config.tokenizer or counted
+    try:
+        return (tokenizers.load(name), name, "") if name else (None, "", "")
+    except EftError:
+        if config.tokenizer:
+            raise
+        return None, "", name
 
 
 def _above(dataset: Path, done: dict[str, Any]) -> tuple[Path | None, dict[str, Any] | None]:
@@ -191,8 +203,9 @@ def _facts(done: dict[str, Any], built: bool, rows: list[dict[str, Any]]) -> lis
     counts = done["counts"]
     facts = [("rows", f"{len(rows):,}"), ("tasks", f"{len({r['task'] for r in rows}):,}")]
     if built:
-        for key, text in (("sft_train", "SFT, train"), ("sft_validation", "SFT, validation"), ("kto_train", "KTO, train"),
-                          ("kto_validation", "KTO, validation"), ("validation_tasks", "validation tasks")):  # fmt: skip
+        for key, text in (("sft_train", "SFT, train"), ("sft_validation", "SFT, validation"),
+                          ("kto_train", "KTO, train"), ("kto_validation", "KTO, validation"),
+                          ("validation_tasks", "validation tasks")):  # fmt: skip
             if key in counts:
                 facts.append((text, f"{counts[key]:,}"))
         if "desirable_weight" in counts:
@@ -234,8 +247,10 @@ def by(rows: Sequence[dict[str, Any]], key: str, most: int) -> tuple[list[Bar], 
         table.setdefault(row[key] or "unknown", Counter())[row["label"]] += 1
     order = sorted(table, key=lambda v: (-table[v].total(), v))
     widest = table[order[0]].total() if order else 1
-    bars = [Bar(value, tuple((COLOURS.get(label, "flat"), round(100 * n / widest, 3), n) for label in COLOURS
-                             if (n := table[value][label])), table[value].total()) for value in order[:most]]  # fmt: skip
+    bars = []
+    for value in order[:most]:
+        parts = ((tone, round(100 * n / widest, 3), n) for label, tone in COLOURS.items() if (n := table[value][label]))
+        bars.append(Bar(value, tuple(parts), table[value].total()))
     return bars, max(0, len(order) - most)
 
 
@@ -271,12 +286,7 @@ def delta_bars(deltas: Sequence[float]) -> list[Bar]:
 # ------------------------------------------------------------------------------------------------------------ samples
 
 
-def _samples(config: Config, dataset: Path, built: bool, name: str) -> list[Sample]:
-    tokenizer = None
-    if name:
-        from eft import tokenizers
-
-        tokenizer = tokenizers.load(name)
+def _samples(config: Config, dataset: Path, built: bool, tokenizer: Any) -> list[Sample]:
     chosen = _built_samples(config, dataset) if built else _clean_samples(config, dataset)
     return [_sample(row, tokenizer) for row in chosen]
 
@@ -326,8 +336,8 @@ def _sample(row: dict[str, Any], tokenizer: Any) -> Sample:
     response = row["completion"][0]["content"]
     if tokenizer is None:
         prompt = "\n\n".join(f"[{m['role']}]\n{m['content']}" for m in row["prompt"])
-        return Sample(row, [*_shortened([(prompt[i : i + 6], "prompt") for i in range(0, len(prompt), 6)], "characters", 6),
-                            (response, "learned", False)])  # fmt: skip
+        parts = [(prompt[i : i + 6], "prompt") for i in range(0, len(prompt), 6)]
+        return Sample(row, [*_shortened(parts, "characters", 6), (response, "learned", False)])
     from eft import tokenizers
 
     prompt = [(text, "prompt") for text in pieces(tokenizer, tokenizers.prompt_text(tokenizer, row["prompt"]))]
@@ -350,13 +360,11 @@ def _shortened(spans: list[tuple[str, str]], what: str, each: int) -> list[tuple
 
 
 def pieces(tokenizer: Any, text: str) -> list[str]:
-    """The text of every token, in order; joined they are `text`. Tokens inside one character share it: the first has it,
-    the others are empty."""
+    """The text of every token, in order; joined they are `text`. Tokens inside one character share it: the first has
+    it, the others are empty."""
     encoded = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
-    offsets = encoded.offsets
-    ends = [min(b for _, b in itertools.islice(offsets, i, i + 1)) for i in range(len(offsets))]
     out, begin = [], 0
-    for end in ends:
+    for _, end in encoded.offsets:
         end = max(begin, end)
         out.append(text[begin:end])
         begin = end
@@ -383,19 +391,23 @@ def render(view: View) -> str:
 
 def _legend(view: View) -> dict[str, str]:
     """The labels that the charts show, with their colours."""
-    shown = {
-        tone
-        for chart in view.charts
-        if chart.title.startswith("Labels")
-        for bar in chart.bars
-        for tone, _, _ in bar.parts
-    }
+    charts = [chart for chart in view.charts if chart.title.startswith("Labels")]
+    shown = {tone for chart in charts for bar in chart.bars for tone, _, _ in bar.parts}
     return {label: tone for label, tone in COLOURS.items() if tone in shown}
 
 
 def visible(text: str) -> str:
-    """Control characters as their pictures; line ends stay."""
-    return "".join(chr(0x2400 + ord(c)) if ord(c) < 32 and c not in "\n\t" else c for c in text)
+    """Control characters as their pictures, and those that turn the direction of writing, or that a terminal obeys, as
+    their numbers; line ends stay."""
+    return _UNSEEN.sub(_picture, text)
+
+
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def _picture(match: re.Match) -> str:
+    code = ord(match[0])
+    return chr(0x2400 + code) if code < 32 else "\u2421" if code == 127 else f"\\u{code:04x}"
 
 
 def show(view: View) -> None:
@@ -405,12 +417,9 @@ def show(view: View) -> None:
     from rich.text import Text
 
     console = Console(stderr=True, highlight=False)
-    kept = (
-        f"; clean kept {view.retention:.1%} of {view.harvested:,} (paper: {PAPER:.1%})"
-        if view.retention is not None
-        else ""
-    )
-    console.print(Text(f"{view.name}: {view.rows:,} rows{kept}", style="bold"))
+    kept = f"; clean kept {view.kept / view.harvested:.1%} of {view.harvested:,}" if view.harvested else ""
+    kept += f" (paper: {PAPER:.1%})" if kept else ""
+    console.print(Text(f"{visible(view.name)}: {view.rows:,} rows{kept}", style="bold"))
     console.print(Text("; ".join(f"{name} {value}" for name, value in view.facts)))
     for reason, meaning, number in view.drops:
         console.print(Text(f"  dropped x{number}: {reason}{f' ({meaning})' if meaning else ''}"))
@@ -426,7 +435,8 @@ def show(view: View) -> None:
         console.print(table)
     for sample in view.samples[:1]:
         console.print(
-            Text(f"One sample ({sample.row['label']}, {visible(sample.row['task'])}); the loss is on the green part:")
+            Text(f"One sample ({visible(sample.row['label'])}, {visible(sample.row['task'])}); the loss is on the "
+                 "green part:")  # fmt: skip
         )
         text = Text()
         for piece, kind, _ in sample.spans[-260:]:

@@ -57,8 +57,8 @@ def columns(*, flag: bool, weighted: bool = False) -> Any:
 
 
 def write(source: Path, plans: list[Plan], response: str, config: shards.Workers, spill: Path) -> None:
-    """Write all `plans` in one pass over the table. `response`: see `completion`. `spill`: a folder for buckets, removed
-    again. Each file appears whole or not at all."""
+    """Write all `plans` in one pass over the table. `response`: see `completion`. `spill`: a folder for buckets,
+    removed again. Each file appears whole or not at all."""
     places: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for p, plan in enumerate(plans):
         for position, row in enumerate(plan.rows):

@@ -7,6 +7,7 @@ validation set see the training set. Nothing here depends on the order of rows, 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -103,5 +104,7 @@ def capped(rows: list[Row], cap: int | None, order: str, seed: int) -> list[Row]
 
 
 def relative_delta(row: Row) -> float:
-    """Change of the score over the size of the parent's; over 1 where the parent's is 0. 0 where there is no delta."""
-    return (row.delta or 0.0) / (abs(row.parent_score or 0.0) or 1.0)
+    """Change of the score over the size of the parent's; over 1 where the parent's is 0. 0 where there is no delta, or
+    one that is no number; never infinite, so that weights can be made of it."""
+    share = (row.delta or 0.0) / (abs(row.parent_score or 0.0) or 1.0)
+    return 0.0 if math.isnan(share) else max(-1e300, min(1e300, share))

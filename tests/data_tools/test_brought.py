@@ -115,3 +115,43 @@ def test_a_row_that_goes_for_its_length_makes_no_duplicate(tmp_path):
                                  max_response_tokens=250))  # fmt: skip
     assert manifest.read(out)["counts"]["reasons"] == {"response_too_long": 1}
     assert [row.id for row in read_transitions(out)] == ["again"]
+
+
+class TestBuild:
+    def test_what_no_build_wrote_is_left_alone(self, table, tmp_path):
+        model = tmp_path / "data_tools.build" / "sft" / "checkpoint-5" / "model.safetensors"
+        model.parent.mkdir(parents=True)
+        model.write_text("weights")
+        for options in ({}, {"format": "finch"}):
+            with pytest.raises(EftError, match="holds what no build wrote"):
+                stage(build, table, tmp_path, **options)
+        assert model.read_text() == "weights"
+
+    def test_one_format_replaces_the_other(self, table, tmp_path):
+        out = stage(build, table, tmp_path, tasks=[1], validation=0)
+        assert (out / "tasks_1" / "sft").is_dir() and (out / "README.md").is_file()
+        stage(build, table, tmp_path, format="finch")
+        assert [str(p.relative_to(out)) for p in sorted(out.rglob("*.*")) if p.is_file()] == [
+            "data/train-00000-of-00001.parquet", "manifest.json"]  # fmt: skip
+        (out / ".README.md.abcdefgh").write_text("torn")
+        stage(build, table, tmp_path)
+        assert not list(out.rglob("*-of-*")) and not list(out.rglob(".*")) and not (out / "tasks_1").exists()
+
+    def test_a_subset_without_an_improved_row_is_refused(self, tmp_path):
+        rows = [labelled(i, task=f"t{i}", label="improved" if i < 2 else "regressed", parent_code=f"p = {i}\n")
+                for i in range(12)]  # fmt: skip
+        out = output_of("clean", tmp_path / "c", rows)
+        with pytest.raises(EftError, match="no improved row"):
+            for seed in range(20):
+                build.run(build.Config(source=out, output=tmp_path / "b", tasks=[1], seed=seed, validation=0))
+
+    def test_odd_names_and_changes_are_no_formulas_and_no_numbers(self, tmp_path):
+        deltas = (float("nan"), 1.0, 9e307)
+        rows = [labelled(i, domain="$\\frac_$", task=f"t{i}", parent_code=f"p = {i}\n", delta=deltas[i % 3])
+                for i in range(9)]  # fmt: skip
+        out = output_of("clean", tmp_path / "c", rows)
+        build.run(build.Config(source=out, output=tmp_path / "b", sft_weights="gain"))
+        weights = pq.read_table(tmp_path / "b" / "sft" / "train.parquet")["weight"].to_pylist()
+        assert all(0 < weight < 5 for weight in weights)
+        card = (tmp_path / "b" / "README.md").read_text()
+        assert "not cleaned by eft" in card and "left out" not in card

@@ -392,7 +392,8 @@ class TestTokenCounts:
 
 
 def test_sources_that_score_the_same_program_differently(tmp_path):
-    rows = [labelled(i, run=run_name, child_score=i * scale, parent_score=scale, delta=(i - 1) * scale, child_id=f"{run_name}{i}")
+    rows = [labelled(i, run=run_name, child_score=i * scale, parent_score=scale, delta=(i - 1) * scale,
+                     child_id=f"{run_name}{i}")
             for run_name, scale in (("first", 1.0), ("second", 100.0)) for i in range(2, 5)]  # fmt: skip
     source = output_of("label", tmp_path / "l", rows)
     with pytest.raises(EftError, match="two sources claim the task 't'.*\n.*\n.*in 'first'.*in 'second'"):

@@ -13,8 +13,8 @@ from eft import tokenizers
 
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = QWEN.replace(r"\p{N}|", r"\p{N}{1,3}|")
-GPT4O = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*"
-         r"|\s*[\r\n]+|\s+(?!\S)|\s+")  # fmt: skip
+GPT4O = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|\p{N}{1,3}"
+         r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")  # fmt: skip
 
 
 @functools.cache
@@ -34,15 +34,18 @@ def tokenizer(kind: str):
     raw.normalizer = normalizers.NFC() if kind == "qwen" else None
     raw.decoder = decoders.ByteLevel()
     corpus = [tokenizers.CORPUS, tokenizers.CORPUS.replace("    ", "\t"), "):\n\n\n    return x\n}\n;\n\n" * 50]
-    raw.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=900, show_progress=False, special_tokens=tokenizers.SPECIAL,
-                                                        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))  # fmt: skip
+    trainer = trainers.BpeTrainer(vocab_size=900, show_progress=False, special_tokens=tokenizers.SPECIAL,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())  # fmt: skip
+    raw.train_from_iterator(corpus, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|im_end|>", pad_token="<|endoftext|>")
 
 
 KINDS = ["qwen", "llama3", "gpt4o", "random:qwen3", "embedded:smollm2-135m"]
-CODE = st.lists(st.sampled_from(["def f(x):", "return", "x", "):", ";", "}", "\n", "\n\n", "\n    ", "\t", " ", "  ", "é", "e\u0301",
-                                 "\u0301", "'s", "_", "a_", "_\n", "1", "12\n", "<|im_end|>", "<|im_end|>\n", "\r\n", "\u2028", "\x0b",
-                                 "#", "/", "π", "２", "½\n", "ǅ", "’"]), max_size=40).map("".join)  # fmt: skip
+CODE = st.lists(st.sampled_from([
+    "def f(x):", "return", "x", "):", ";", "}", "\n", "\n\n", "\n    ", "\t", " ", "  ", "é",
+    "e\u0301", "\u0301", "'s", "_", "a_", "_\n", "1", "12\n", "<|im_end|>", "<|im_end|>\n",
+    "\r\n", "\u2028", "\x0b", "#", "/", "π", "２", "½\n", "ǅ", "’",
+]), max_size=40).map("".join)  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -86,9 +89,9 @@ def test_a_tokenizer_that_joins_over_line_ends_is_counted_whole():
 
 
 def test_a_failed_check_ends_the_count(monkeypatch):
-    from data_tools import chunks, counts
     from tables import labelled
 
+    from data_tools import chunks, counts
     from eft.errors import EftError
 
     monkeypatch.setattr(chunks, "_CUT", __import__("re").compile("(?<=i)(?=m)"))  # unsafe on purpose

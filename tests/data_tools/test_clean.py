@@ -12,8 +12,8 @@ from tables import labelled, output_of
 
 from data_tools import clean, harvest, label
 from data_tools.clean import Config, reason_of
-from data_tools.facts import facts_of
 from data_tools.counts import messages, read_counts
+from data_tools.facts import facts_of
 from eft import manifest, tokenizers
 from eft.errors import EftError
 from eft.records import read_transitions

@@ -36,7 +36,8 @@ PLANTED = {
     "name": labelled(1, task="elsewhere/Step-Rule", run="by_name"),
     "text": labelled(2, task="mine", run="by_text",
                      child_artifacts=json.dumps({"stderr": find_task(SECRET).evaluator.read_text()})),
-    "program": labelled(3, task="mine", run="by_program", parent_code=renamed(program()), prompt_user="# Task\nImprove."),
+    "program": labelled(3, task="mine", run="by_program", parent_code=renamed(program()),
+                        prompt_user="# Task\nImprove."),
     "near copy": labelled(4, task="mine", run="near", prompt_user="# Task\nImprove.",
                           child_code=program().replace("return", "return 1.0 +") + "\n\ndef more():\n    return 3\n"),
 }  # fmt: skip

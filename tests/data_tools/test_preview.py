@@ -6,6 +6,7 @@ import html
 import re
 import shutil
 import subprocess
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -54,8 +55,8 @@ def test_a_clean_table(folders, tmp_path):
 
 def test_the_mask_is_what_the_trainer_learns(folders):
     tokenizer = tokenizers.load("random:qwen3")
-    row = {"prompt": [{"role": "user", "content": "improve é this"}], "label": "improved", "delta": 1.0, "task": "t", "id": "i",
-           "completion": [{"role": "assistant", "content": diff(0, 1) + " 🙂"}]}  # fmt: skip
+    row = {"prompt": [{"role": "user", "content": "improve é this"}], "label": "improved", "delta": 1.0, "task": "t",
+           "id": "i", "completion": [{"role": "assistant", "content": diff(0, 1) + " 🙂"}]}  # fmt: skip
     sample = preview._sample(row, tokenizer)
     asked = "".join(text for text, kind, _ in sample.spans if kind == "prompt")
     learned = "".join(text for text, kind, _ in sample.spans if kind == "learned")
@@ -79,8 +80,8 @@ def test_every_value_is_in_one_bar(values):
 
 
 def test_long_prompts_are_shown_from_both_ends_and_that_is_said(folders):
-    row = {"prompt": [{"role": "user", "content": "START " + "word " * 2000 + " END"}], "label": "improved", "delta": 1.0,
-           "task": "t", "id": "i", "completion": [{"role": "assistant", "content": "x"}]}  # fmt: skip
+    row = {"prompt": [{"role": "user", "content": "START " + "word " * 2000 + " END"}], "label": "improved",
+           "delta": 1.0, "task": "t", "id": "i", "completion": [{"role": "assistant", "content": "x"}]}  # fmt: skip
     sample = preview._sample(row, tokenizers.load("random:qwen3"))
     text = "".join(t for t, _, _ in sample.spans)
     assert "START" in text and "END" in text and re.search(r"[\d,]+ tokens of the prompt are not shown", text)
@@ -110,6 +111,28 @@ def test_a_build_whose_source_is_gone(folders, tmp_path):
     shutil.rmtree(folders[0])
     shown, result = page(folders[1], tmp_path / "p.html")
     assert "are gone" in shown and result["retention"] is None and result["rows"] == 24
+
+
+def test_characters_that_a_terminal_or_the_direction_of_writing_obeys_are_shown():
+    assert preview.visible("a\x1b[31m\x9b\x7f\u202e\n\tb") == "a␛[31m\\u009b␡\\u202e\n\tb"
+
+
+def test_a_long_text_is_cut_into_tokens_in_linear_time():
+    text = "x = [1, 2, 3]\n" * 20_000
+    started = time.monotonic()
+    found = preview.pieces(tokenizers.load("random:qwen3"), text)
+    assert "".join(found) == text and len(found) > 50_000 and time.monotonic() - started < 10
+
+
+def test_a_tokenizer_that_is_gone_costs_the_tokens_only(folders, tmp_path, monkeypatch):
+    def gone(name):
+        raise EftError("the tokenizer cannot be loaded", where=name)
+
+    monkeypatch.setattr(tokenizers, "load", gone)
+    shown, _ = page(folders[0], tmp_path / "p.html")
+    assert "cannot be loaded here: random:qwen3" in shown and "samples are shown as text" in shown
+    with pytest.raises(EftError, match="cannot be loaded"):
+        page(folders[0], tmp_path / "p.html", tokenizer="random:qwen3")
 
 
 @pytest.mark.integration

@@ -46,8 +46,9 @@ def test_there_and_back(clean_rows, tmp_path):
         assert repository.files["sft/train.parquet"] == (tmp_path / "b" / "sft" / "train.parquet").read_bytes()
         code = ("import datasets; d = datasets.load_dataset('me/transitions', 'kto'); "
                 "print(sorted(d), len(d['train']), sum(d['train']['label']))")  # fmt: skip
-        loaded = subprocess.run([sys.executable, "-c", code], env={**os.environ, **hub.environment(tmp_path / "elsewhere")},
-                                capture_output=True, text=True, timeout=120)  # fmt: skip
+        loaded = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, **hub.environment(tmp_path / "elsewhere")},
+            capture_output=True, text=True, timeout=120)  # fmt: skip
         assert loaded.stdout.split("\n")[-2] == "['train', 'validation'] 18 9", loaded.stderr[-800:]
 
 

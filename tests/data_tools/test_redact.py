@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 
+import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from synthetic_runs import code
 from tables import labelled, output_of
 
 from data_tools import clean
-from data_tools.redact import HOME, SECRET, redact
+from data_tools.redact import HOME, SECRET, redact, redact_table
 from eft import manifest
 from eft.records import read_transitions
 
@@ -71,3 +73,37 @@ def test_rows_are_redacted_everywhere_and_edits_still_fit(tmp_path):
     assert manifest.read(out)["counts"]["redacted"] == {"hub_token": 2, "home_folder": 1}
     out = clean.run(clean.Config(source=source, output=tmp_path / "c2", redact=False))
     assert next(iter(read_transitions(out))) == row
+
+
+@pytest.mark.parametrize(
+    "text", ['API_KEY = \\"abcd1234abcd1234abcd\\"', 'password: str = "abcd1234abcd1234abcd"', "/home/üser/x",
+             "/home/user-two/x", "glpat-abcdefghij1234567890",
+             "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3In0.dozjgNryP4J3j",
+             "-----BEGIN PGP PRIVATE KEY BLOCK-----\nx\n-----END PGP PRIVATE KEY BLOCK-----"])  # fmt: skip
+def test_further_forms(text):
+    assert redact(text) != text and "1234" not in redact(text) and redact(redact(text)) == redact(text)
+
+
+@pytest.mark.parametrize("text", ["sk-learn-some-long-name-of-a-class", "/home/user/x", "key = 'of the first sort'"])
+def test_names_that_look_like_keys_stay(text):
+    assert redact(text) == text
+
+
+def test_what_is_a_secret_in_one_text_is_one_in_all_and_the_edit_still_fits():
+    key = "-----BEGIN PRIVATE KEY-----\n" + "\n".join(c * 64 for c in "ABC") + "\n-----END PRIVATE KEY-----"
+    program = f"TOKEN = 'abcd1234abcd1234abcd'\nK = '''{key}'''\n"
+    row = labelled(parent_code=program, response="B" * 64, reasoning="none",
+                   child_artifacts='{"stdout": "using abcd1234abcd1234abcd"}', child_metrics='{"e": "/home/alice/x"}',
+                   sources='["/home/alice/run"]')  # fmt: skip
+    counts: Counter = Counter()
+    table = redact_table(pa.table({k: [v, ""] for k, v in vars(row).items() if isinstance(v, str)}), counts)
+    seen = str(table.to_pylist())
+    assert "abcd1234" not in seen and "BBBB" not in seen and "alice" not in seen
+    assert table["reasoning"].to_pylist() == ["none", ""] and counts["repeated"] == 2
+
+
+def test_hostile_texts_take_linear_time():
+    started = time.monotonic()
+    for text in ("sk-a-", "eyJ-", "Bearer a", "eyJaaaaaaaaaaaa.", "key = 'a"):
+        redact(text * 20_000)
+    assert time.monotonic() - started < 10
