@@ -213,9 +213,10 @@ def _leaks_report(rows: list[dict[str, Any]], leaked: set[int], hits: list[str])
     lineage: Counter[tuple[str, str]] = Counter()
     for i in sorted(leaked):
         row = rows[i]
-        signs = json.loads(hits[i]) if hits[i] else []
+        # the highest share last: parent and child may both show a sign, and that is one row
+        signs = {(kind, task): share for kind, task, share in sorted(json.loads(hits[i]) if hits[i] else [])}
         lineage[row["run"], row["task"]] += not signs
-        for kind, task, share in signs:
+        for (kind, task), share in signs.items():
             entry = found.setdefault((row["run"], row["task"], kind, task), {
                 "run": row["run"], "task": row["task"], "kind": kind, "of": task, "rows": 0, "share": share,
                 "first": row["id"]})  # fmt: skip

@@ -102,3 +102,18 @@ def test_every_held_out_task_is_known_again(suite):
             logs = labelled(1, child_artifacts=json.dumps({"stderr": task.evaluator.read_text()}))
             assert task.name in {h.task for h in guard.by_text(logs)}, task.name
     assert small == set(guard.ordinary) and len(small) <= 5  # of these no renamed copy can be told from others
+
+
+def test_a_row_that_shows_a_sign_at_both_ends_is_one_row(tmp_path):
+    rows = [labelled(5, task="mine", run="r", parent_code=program(), child_code=renamed(program()) + "\nprint(3)\n"),
+            labelled(6, task="own")]  # fmt: skip
+    out = clean.run(clean.Config(source=output_of("label", tmp_path / "l", rows), output=tmp_path / "c"))
+    found = json.loads((out / clean.LEAKS).read_text())
+    assert found and all(hit["rows"] == 1 for hit in found)
+
+
+def test_the_text_of_a_held_out_task_in_a_reply_is_found(tmp_path):
+    text = find_task(SECRET).evaluator.read_text()
+    rows = [labelled(7, task="mine", run="r", reasoning=text), labelled(8, task="own")]
+    out = clean.run(clean.Config(source=output_of("label", tmp_path / "l", rows), output=tmp_path / "c"))
+    assert [hit["kind"] for hit in json.loads((out / clean.LEAKS).read_text())] == ["text"]
