@@ -42,6 +42,7 @@ from eft.records import Label
 
 WEIGHTS = "weights.json"
 OURS = ("train.parquet", "validation.parquet", WEIGHTS)  # in the folder of a set
+SPILL = ".spill"  # what waits on disk to be put in order
 
 
 class Config(shards.Workers):
@@ -150,7 +151,7 @@ def run(config: Config) -> Path:
             more, more_files = _plans(config, out / f"tasks_{size}", chosen, validates, inner)
             plans, files = plans + more, files + more_files
             counts[f"tasks_{size}"] = inner
-        sets.write(source, plans, config.response, config, out / ".spill")
+        sets.write(source, plans, config.response, config, out / SPILL)
         files += [plan.file for plan in plans]
         files += card.write(out, config, source, plans, counts, tokens)
     _say(config, counts)
@@ -204,7 +205,7 @@ def _clear(out: Path) -> None:
     old = manifest.read(out) or {}
     start(out)
     with manifest.clear_disk_errors(out):
-        for folder in _folders(out):
+        for folder in (*_folders(out), out / SPILL):
             shutil.rmtree(folder, ignore_errors=True)
         for name in old.get("outputs", {}) if old.get("stage") == "build" else ():
             path = out / name

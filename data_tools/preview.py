@@ -257,8 +257,9 @@ def by(rows: Sequence[dict[str, Any]], key: str, most: int) -> tuple[list[Bar], 
 def histogram(values: Sequence[float], *, log: bool, bins: int = 12) -> list[Bar]:
     """Bars of about equal width, in the logarithm where `log`."""
     low, high = min(values), max(values)
+    shown = "{:,.0f}" if all(float(v).is_integer() for v in values) else "{:,.4g}"
     if low == high:
-        return [Bar(f"{low:,.4g}", (("flat", 100.0, len(values)),), len(values))]
+        return [Bar(shown.format(low), (("flat", 100.0, len(values)),), len(values))]
     scale, back = (math.log, math.exp) if log and low > 0 else (float, float)
     edges = [back(scale(low) + (scale(high) - scale(low)) * i / bins) for i in range(bins + 1)]
     numbers = [0] * bins
@@ -266,7 +267,6 @@ def histogram(values: Sequence[float], *, log: bool, bins: int = 12) -> list[Bar
         place = int((scale(value) - scale(low)) / (scale(high) - scale(low)) * bins)
         numbers[min(max(place, 0), bins - 1)] += 1
     most = max(numbers)
-    shown = "{:,.0f}" if all(float(v).is_integer() for v in values) else "{:,.4g}"
     return [Bar(f"{shown.format(a)} – {shown.format(b)}", (("flat", round(100 * n / most, 3), n),) if n else (), n)
             for a, b, n in zip(edges, edges[1:], numbers, strict=False)]  # fmt: skip
 

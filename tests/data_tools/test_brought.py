@@ -3,6 +3,10 @@ the right rows, and nothing that was there is lost."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import time
 
 import pyarrow as pa
@@ -155,3 +159,51 @@ class TestBuild:
         assert all(0 < weight < 5 for weight in weights)
         card = (tmp_path / "b" / "README.md").read_text()
         assert "not cleaned by eft" in card and "left out" not in card
+
+
+WAITING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import waiting_work
+from pathlib import Path
+from data_tools import shards
+if __name__ == "__main__":
+    shards.SMALL = 0
+    parts = shards.units(Path(sys.argv[2])) * 4
+    list(shards.mapped(waiting_work.work, parts, shards.Workers(workers=2)))
+"""
+WORK = """
+import os, pathlib, time
+def work(unit):
+    (pathlib.Path(__file__).parent / f"{os.getpid()}.pid").touch()
+    time.sleep(60)
+"""
+
+
+def test_workers_end_with_a_stage_that_was_killed(table, tmp_path):
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=6)
+    (tmp_path / "main.py").write_text(WAITING)
+    (tmp_path / "waiting_work.py").write_text(WORK)
+    command = [sys.executable, str(tmp_path / "main.py"), str(tmp_path), str(tmp_path / "t.parquet")]
+    stage = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    try:
+        workers: list[int] = []
+        deadline = time.monotonic() + 60
+        while len(workers) < 2 and time.monotonic() < deadline and stage.poll() is None:
+            time.sleep(0.05)
+            workers = [int(file.stem) for file in tmp_path.glob("*.pid")]
+        assert len(workers) == 2
+    finally:
+        stage.send_signal(signal.SIGKILL)
+        stage.wait()
+    while any(map(running, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(running, workers))
+
+
+def running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False

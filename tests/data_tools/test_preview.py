@@ -135,6 +135,10 @@ def test_a_tokenizer_that_is_gone_costs_the_tokens_only(folders, tmp_path, monke
         page(folders[0], tmp_path / "p.html", tokenizer="random:qwen3")
 
 
+def test_a_single_value_is_written_as_the_others_are():
+    assert [bar.name for bar in preview.histogram([12_070, 12_070], log=True)] == ["12,070"]
+
+
 @pytest.mark.integration
 def test_in_a_browser(folders, tmp_path):
     browser = shutil.which("chromium") or shutil.which("google-chrome")

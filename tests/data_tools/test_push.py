@@ -37,9 +37,12 @@ def pushed(hub, folder, tmp_path, name="me/transitions", token=None, *more):
 
 
 def test_there_and_back(clean_rows, tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "notes.txt").write_text("nothing for the hub")
     with Hub() as hub:
         done = pushed(hub, clean_rows, tmp_path, "me/transitions", None, "--private", "--license", "apache-2.0")
         assert done.returncode == 0, done.stderr
+        assert "notes.txt" not in hub.repositories["datasets", "me/transitions"].files
         repository = hub.repositories["datasets", "me/transitions"]
         assert repository.private and b"license: apache-2.0" in repository.files["README.md"]
         assert {"sft/train.parquet", "kto/train.parquet", "kto/weights.json", "README.md"} <= set(repository.files)
