@@ -10,6 +10,10 @@ import difflib
 from collections.abc import Iterable
 
 
+# Names come from other people's logs and folders: what would move a terminal's cursor is shown instead.
+_SHOWN = {c: 0x2400 + c if c < 32 else 0xFFFD for c in (*range(9), *range(11, 32), *range(127, 160))}
+
+
 class EftError(Exception):
     """A failure that the user can act on. `exit_code` is the process exit status."""
 
@@ -24,7 +28,7 @@ class EftError(Exception):
         for name, value in (("where", self.where), ("why", self.why), ("way out", self.way_out)):
             if value is not None:
                 lines.append(f"  {name}: {value}")
-        return "\n".join(lines)
+        return "\n".join(lines).translate(_SHOWN)
 
 
 class UsageError(EftError):
