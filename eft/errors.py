@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-
 # Names come from other people's logs and folders: what would move a terminal's cursor is shown instead.
 _SHOWN = {c: 0x2400 + c if c < 32 else 0xFFFD for c in (*range(9), *range(11, 32), *range(127, 160))}
 
