@@ -76,7 +76,7 @@ def system_packages() -> None:
 
 
 def main() -> None:
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036  that is what is checked here
         fail(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}\n  way out: EFT_PYTHON=python3.11 make env")
     mark = VENV / ".eft-stamp"
     if mark.exists() and mark.read_text() == stamp():

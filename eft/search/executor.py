@@ -61,8 +61,9 @@ def run_all(
     """Run the searches, `workers` at a time, and report in their order.
 
     `timeout_s`: seconds for one search, after which it counts as failed. `executor`: local (processes of this machine)
-    or ray (a cluster's). `starter`: what starts them, where that is open already (see `opened`). Never raises for a search that fails; raises UsageError where two of them share a folder and
-    EftError where no process or cluster can be had. Interrupted, it ends the running ones; the next call continues.
+    or ray (a cluster's). `starter`: what starts them, where that is open already (see `opened`). Never raises for a
+    search that fails; raises UsageError where two of them share a folder and EftError where no process or cluster can
+    be had. Interrupted, it ends the running ones; the next call continues.
     """
     specs = list(specs)
     folders = [os.path.realpath(s.out) for s in specs]

@@ -17,7 +17,7 @@ KNOTS = [
 def limit(ratio):
     if ratio <= 0:
         return 0.0
-    for (a, low), (b, high) in zip(KNOTS, KNOTS[1:]):
+    for (a, low), (b, high) in zip(KNOTS, KNOTS[1:], strict=False):
         if ratio <= b:
             return low + (ratio - a) / (b - a) * (high - low)
     return KNOTS[-1][1]
