@@ -1,6 +1,7 @@
 """What the data tools find and what they cost, beside OpenEvolve's own tools, in one run on one machine.
 
     python benchmarks/data.py harvest [--runs FOLDER…] [--programs 5000] [--checkpoints 50] [--alive 1000 5000]
+    python benchmarks/data.py scale [--rows 20000 60000 217780]       label, clean and build; see benchmarks/scale.py
 
 Recall: a search is run through the gateway by a mutator that also sends unusable replies. The gateway's journal is the
 truth: every reply that can be applied became a child. Beside `eft harvest` stand OpenEvolve's trace and its extractor,
@@ -29,6 +30,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import scale  # beside this file
+
 HERE = Path(__file__).resolve()
 
 
@@ -45,11 +48,15 @@ def main() -> None:
     harvest.add_argument("--what", nargs="+", default=["eft", "memory", "files"], help="what is timed; eft is needed")
     harvest.add_argument("--no-recall", action="store_true", help="speed only")
     harvest.add_argument("--keep", type=Path, help="folder of generated runs, made where they are missing, and kept")
+    at_scale = commands.add_parser("scale")  # benchmarks/scale.py
+    scale.add_arguments(at_scale)
     part = commands.add_parser("part")  # one measurement, in a process of its own
     part.add_argument("what", choices=["eft", "memory", "files"])
     part.add_argument("run", type=Path)
     part.add_argument("out", type=Path)
     options = parser.parse_args()
+    if options.command == "scale":
+        return print(scale.run(options))
     if options.command == "part":
         return measure_part(options.what, options.run, options.out)
     with tempfile.TemporaryDirectory() as temporary:
