@@ -3,7 +3,7 @@
     python benchmarks/data.py scale [--rows 20000 60000 217780] [--plain 20000] [--folder FOLDER]
 
 The rows are made here: searches of 100 children each on 371 tasks; programs of about 170 lines, children that differ
-from their parents by a few of them, prompts with the parent and three earlier programs as OpenEvolve words them; 9,000
+from their parents by a few of them, prompts with the parent and three earlier programs as OpenEvolve words them; 8,600
 tokens a row in the median. Tokens are counted with the embedded tokenizer (SmolLM2's).
 
 For every size: seconds and rows/s of each stage, how much of two cores was used, peak memory of all its processes; then
