@@ -148,7 +148,7 @@ def inline_reasoning(response: str) -> str:
 
 @functools.cache
 def _eft_tasks() -> tuple[str, ...]:
-    """The fixed words after "# Task" in our own templates, up to the first placeholder."""
+    """The fixed words after "# Task" in our own templates, up to the first field that a search fills in."""
     folder = resources.files("eft") / "templates" / "eft_1"
     found = []
     for name in ("diff_user.txt", "full_rewrite_user.txt"):

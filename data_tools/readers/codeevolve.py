@@ -23,7 +23,7 @@ from typing import Any
 from data_tools.readers import pickles
 from data_tools.readers.files import integer, mapping, text, walk
 from data_tools.readers.scaffold_rows import Made, count, finish, ids, object_of, row
-from data_tools.readers.search import Options, Refused, Search, about, damage, run_name
+from data_tools.readers.search import Options, Refused, Search, about, begin, run_name
 from eft.records import Transition
 
 CHECKPOINT = re.compile(r"ckpt_(\d{1,9})\.pkl$")
@@ -59,12 +59,7 @@ def ids_of(root: Path) -> set[str]:
 def read(roots: list[Path], options: Options) -> Search:
     """One search from its roots. The rows are made while they are asked for."""
     ours = next((a for a in map(about, roots) if a), {})
-    search = Search(text(ours.get("search")) or _name(roots[0]), roots, "codeevolve", about=ours)
-    for root in roots:
-        if torn := damage(root):
-            search.problems.add(*torn)
-            search.notes.append(f"{torn[0].name} cannot be read, so the suite role of these rows is not known")
-    search.release = options.release or text(ours.get("scaffold_release"))
+    search = begin(roots, options, "codeevolve", ours, _name(roots[0]))
     reader = _Rows(search, options)
     search.rows, search.dialects = reader.rows(), DIALECTS
     search.refused = reader.refused

@@ -101,3 +101,15 @@ def damage(root: Path) -> tuple[Path, str] | None:
     except Unreadable as e:
         return file, f"{e}: task, domain and suite role are not known from it; give --task and --role"
     return None
+
+
+def begin(roots: list[Path], options: Options, scaffold: str, ours: dict[str, Any], name: str) -> Search:
+    """The search that a reader fills. `ours`: what run.json says (`about`); `name`: of the run, where that does not.
+    A torn run.json is told: the suite role goes with it."""
+    search = Search(text(ours.get("search")) or name, roots, scaffold, about=ours)
+    for root in roots:
+        if torn := damage(root):
+            search.problems.add(*torn)
+            search.notes.append(f"{torn[0].name} cannot be read, so the suite role of these rows is not known")
+    search.release = options.release or text(ours.get("scaffold_release"))
+    return search

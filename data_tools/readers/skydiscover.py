@@ -21,7 +21,7 @@ from typing import Any
 
 from data_tools.readers.files import Problems, Unreadable, integer, mapping, read_bytes, read_object, text, walk
 from data_tools.readers.scaffold_rows import Made, count, finish, ids, object_of, row
-from data_tools.readers.search import Options, Refused, Search, about, damage, run_name
+from data_tools.readers.search import Options, Refused, Search, about, begin, run_name
 from eft.records import Transition
 
 CHECKPOINT = re.compile(r"checkpoint_(\d+)$")
@@ -88,12 +88,7 @@ def _files(root: Path, problems: Problems) -> tuple[list[tuple[int, Path]], list
 def read(roots: list[Path], options: Options) -> Search:
     """One search from its roots. The rows are made while they are asked for."""
     ours = next((a for a in map(about, roots) if a), {})
-    search = Search(text(ours.get("search")) or run_name(roots[0]), roots, "skydiscover", about=ours)
-    for root in roots:
-        if torn := damage(root):
-            search.problems.add(*torn)
-            search.notes.append(f"{torn[0].name} cannot be read, so the suite role of these rows is not known")
-    search.release = options.release or text(ours.get("scaffold_release"))
+    search = begin(roots, options, "skydiscover", ours, run_name(roots[0]))
     reader = _Rows(search, options)
     search.rows, search.dialects = reader.rows(), DIALECTS
     search.refused = reader.refused

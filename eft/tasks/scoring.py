@@ -178,6 +178,13 @@ def integers(text: str, count: int, what: str, low: int, high: int) -> list[int]
 # ---- scores ------------------------------------------------------------------------------------------------------
 
 
+def relative_error(predicted: list[float], measured: list[float]) -> float:
+    """Root of the squared error over the squared spread of what was measured: 1 for predicting the mean."""
+    mean = sum(measured) / len(measured)
+    spread = sum((y - mean) ** 2 for y in measured)
+    return math.sqrt(sum((a - b) ** 2 for a, b in zip(predicted, measured, strict=True)) / spread)
+
+
 def digits(error: float) -> float:
     """A score of an error >= 0 that never saturates: about the number of correct decimal digits, above 0 for any
     error."""

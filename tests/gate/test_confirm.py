@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+import killed
 import made_up
 import numpy as np
 import pytest
@@ -122,31 +122,7 @@ def test_killed_at_every_write_it_ends_the_same(tmp_path: Path) -> None:
     made_up.pool(tmp_path / "calm")
     made_up.pool(tmp_path / "p")
     expected = _rounds(tmp_path / "calm")
-    write, point, kills = evidence.append, 0, 0
-    while True:
-        child = os.fork()
-        if child == 0:
-            count = 0
-
-            def killing(file: Path, lines, point: int = point) -> None:
-                nonlocal count
-                text = list(lines)
-                if count == point // 3:
-                    if point % 3 == 1:
-                        with open(file, "a") as f:
-                            f.write(text[0][: len(text[0]) // 2])
-                    if point % 3 == 2:
-                        write(file, text)
-                    os._exit(9)
-                count += 1
-                write(file, text)
-
-            evidence.append = killing
-            _rounds(tmp_path / "p")
-            os._exit(0)
-        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
-            break
-        kills, point = kills + 1, (point + 1) % 9
+    kills = killed.until_it_ends(lambda: _rounds(tmp_path / "p"), evidence)
     assert kills > 20
     assert _rounds(tmp_path / "p") == expected
     for folder in ("p", "calm"):

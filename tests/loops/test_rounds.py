@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import xml.dom.minidom
 from collections.abc import Sequence
 from pathlib import Path
 
+import killed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -109,31 +109,7 @@ def test_killed_at_every_write_the_lineage_is_the_same(tmp_path: Path) -> None:
     pool(tmp_path / "calm" / "pool")
     pool(tmp_path / "killed" / "pool")
     expected = loop(tmp_path / "calm")
-    write, kills, point = evidence.append, 0, 0
-    while True:
-        child = os.fork()
-        if child == 0:
-            count = 0
-
-            def killing(file: Path, lines, point: int = point) -> None:
-                nonlocal count
-                text = list(lines)
-                if count == point // 3:
-                    if point % 3 == 1:
-                        with open(file, "a") as f:
-                            f.write(text[0][: len(text[0]) // 2])
-                    if point % 3 == 2:
-                        write(file, text)
-                    os._exit(9)
-                count += 1
-                write(file, text)
-
-            evidence.append = archive.append = killing
-            loop(tmp_path / "killed")
-            os._exit(0)
-        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
-            break
-        kills, point = kills + 1, (point + 1) % 9
+    kills = killed.until_it_ends(lambda: loop(tmp_path / "killed"), evidence, archive)
     assert kills > 15
     one, other = (Pool(tmp_path / f / "pool") for f in ("killed", "calm"))
     assert one.ledger() == other.ledger()

@@ -11,33 +11,11 @@ more than 0.8 away from the root is lost, with no digit.
 import math
 
 from eft.records import Validity
-from eft.tasks import scoring
+from eft.tasks import formula, scoring
 
 OPERATIONS, STEPS, FARTHEST, GIVEN = 12, 2, 0.8, 4
 
-DRIVER = """
-class Symbol:
-    steps = []
-    def __init__(self, step):
-        self.index = len(Symbol.steps)
-        Symbol.steps.append(step)
-    def _with(self, op, a, b):
-        return Symbol([op, *[v.index if isinstance(v, Symbol) else [float(v)] for v in (a, b)]])
-    def __add__(self, other): return self._with("+", self, other)
-    def __radd__(self, other): return self._with("+", other, self)
-    def __sub__(self, other): return self._with("-", self, other)
-    def __rsub__(self, other): return self._with("-", other, self)
-    def __mul__(self, other): return self._with("*", self, other)
-    def __rmul__(self, other): return self._with("*", other, self)
-    def __truediv__(self, other): return self._with("/", self, other)
-    def __rtruediv__(self, other): return self._with("/", other, self)
-    def __neg__(self): return self._with("*", -1.0, self)
-    def __pos__(self): return self
-    def __pow__(self, power):
-        if power not in (2, 3):
-            raise TypeError("only powers 2 and 3 are supported")
-        return self * self if power == 2 else self * self * self
-
+DRIVER = formula.SYMBOL + """
 def drive(improve):
     y = improve(*[Symbol([name]) for name in ("x", "f", "slope", "curvature")])
     return {"steps": Symbol.steps, "result": y.index if isinstance(y, Symbol) else [float(y)]}
@@ -81,43 +59,14 @@ SEARCH = problems((0.6, 0.5, 0.4, 0.3, 0.3, 0.5, 1.2), (-0.55, 0.5, 0.75))
 HIDDEN = problems((0.9, 0.8, 0.3, 0.35, 0.2, 0.7, 1.4), (-0.6, -0.35, 0.4, 0.65, 0.8))
 
 
-def operand(value, done):
-    """An operand: [number], or the index of an earlier step. Returns its values."""
-    if isinstance(value, list) and len(value) == 1:
-        return [scoring.number(value[0], "a constant")] * len(done[0])
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(done):
-        raise scoring.Invalid("the recorded formula is broken")
-    return done[value]
-
-
-def apply(steps, result, given):
-    """The formula's values for the given values of its symbols (lists of equal length)."""
-    done = list(given)
-    for step in steps:
-        if not isinstance(step, list) or len(step) != 3 or step[0] not in ("+", "-", "*", "/"):
-            raise scoring.Invalid("the recorded formula is broken")
-        a, b = operand(step[1], done), operand(step[2], done)
-        if step[0] == "/" and 0.0 in b:
-            raise scoring.Invalid("division by zero")
-        act = {"+": lambda u, v: u + v, "-": lambda u, v: u - v, "*": lambda u, v: u * v, "/": lambda u, v: u / v}[
-            step[0]
-        ]
-        done.append([act(u, v) for u, v in zip(a, b, strict=True)])
-    return operand(result, done)
-
-
 def score(value, instances):
-    if not isinstance(value, dict) or not isinstance(value.get("steps"), list) or len(value["steps"]) < GIVEN:
-        raise scoring.Invalid("the recorded formula is broken")
-    steps = value["steps"][GIVEN:]
-    if len(steps) > OPERATIONS:
-        raise scoring.Invalid(f"{len(steps)} operations, at most {OPERATIONS} are allowed")
+    steps = formula.steps_of(value, GIVEN, OPERATIONS)
     count = len(instances)
     xs = [root + start for _, root, start in instances]
     for _ in range(STEPS):
         found = [f(x - root) for x, (f, root, _) in zip(xs, instances, strict=True)]
         given = [xs, *(list(column) for column in zip(*found, strict=True))]
-        moved = apply(steps, value.get("result"), given)
+        moved = formula.apply(steps, value.get("result"), given)
         if not all(map(math.isfinite, moved)):
             raise scoring.Invalid("the formula overflows", Validity.NON_FINITE)
         kept = [k for k, y in enumerate(moved) if abs(y - instances[k][1]) <= FARTHEST]

@@ -36,10 +36,7 @@ HIDDEN = measure(HIDDEN_POINTS, 11001)
 
 def score(value, measured):
     predicted = scoring.numbers(value, COUNT, "predictions", -1e6, 1e6)
-    mean = sum(measured) / COUNT
-    spread = sum((y - mean) ** 2 for y in measured)
-    error = math.sqrt(sum((a - b) ** 2 for a, b in zip(predicted, measured, strict=True)) / spread)
-    digits = scoring.digits(error)
+    digits = scoring.digits(scoring.relative_error(predicted, measured))
     return {"combined_score": digits, "digits": digits}
 
 
