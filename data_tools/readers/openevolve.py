@@ -35,7 +35,7 @@ from data_tools.readers.files import (
 )
 from data_tools.readers.openevolve_programs import LargeArtifacts, gather, release_of
 from data_tools.readers.openevolve_rows import Maker
-from data_tools.readers.search import GENERIC, Options, Refused, Search, about, damage, run_name
+from data_tools.readers.search import GENERIC, Options, Refused, Search, about, tell_damage
 from data_tools.readers.spool import Pieces
 from eft.records import Transition
 
@@ -153,10 +153,7 @@ def read(roots: list[Path], options: Options) -> Search:
     ours = next((a for a in map(about, roots) if a), {})
     search = Search(text(ours.get("search")) or run_name(roots[0]), roots, "openevolve", about=ours)
     found = files_of(roots, search.problems)
-    for root in roots:
-        if torn := damage(root):
-            search.problems.add(*torn)
-            search.notes.append(f"{torn[0].name} cannot be read, so the suite role of these rows is not known")
+    tell_damage(search)
     search.rows = _rows(search, found, options)
     search.refused = _refused(found.failures)
     return search

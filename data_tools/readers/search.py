@@ -107,9 +107,14 @@ def begin(roots: list[Path], options: Options, scaffold: str, ours: dict[str, An
     """The search that a reader fills. `ours`: what run.json says (`about`); `name`: of the run, where that does not.
     A torn run.json is told: the suite role goes with it."""
     search = Search(text(ours.get("search")) or name, roots, scaffold, about=ours)
-    for root in roots:
+    tell_damage(search)
+    search.release = options.release or text(ours.get("scaffold_release"))
+    return search
+
+
+def tell_damage(search: Search) -> None:
+    """Say which run.json is torn."""
+    for root in search.roots:
         if torn := damage(root):
             search.problems.add(*torn)
             search.notes.append(f"{torn[0].name} cannot be read, so the suite role of these rows is not known")
-    search.release = options.release or text(ours.get("scaffold_release"))
-    return search
