@@ -35,7 +35,7 @@ from data_tools.readers.files import (
 )
 from data_tools.readers.openevolve_programs import LargeArtifacts, gather, release_of
 from data_tools.readers.openevolve_rows import Maker
-from data_tools.readers.search import GENERIC, Options, Refused, Search, about, tell_damage
+from data_tools.readers.search import GENERIC, Options, Refused, Search, about, run_name, tell_damage
 from data_tools.readers.spool import Pieces
 from eft.records import Transition
 
