@@ -354,3 +354,14 @@ class TestPromptsOfOtherScaffolds:
 
 def codeevolve_prompt(shown: str) -> str:
     return f"IT.\n-----TARGET PROGRAM-----\n \n```python\n{shown}\n```\nPERFORMANCE METRICS: {{}}\n"
+
+
+@pytest.mark.parametrize("scaffold", ["shinka", "skydiscover", "codeevolve"])
+def test_a_torn_run_json_is_told_since_the_suite_role_goes_with_it(scaffold, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text('{"task": "maths/x", "role": "heldo')
+    module = {"shinka": shinka, "skydiscover": skydiscover, "codeevolve": codeevolve}[scaffold]
+    search = module.read([run], Options())
+    assert [n for n in search.notes if "suite role of these rows is not known" in n]
+    assert "run.json" in str(search.problems.__dict__)

@@ -25,6 +25,16 @@ def everything(n: int, win: float, lose: float):
     return grid, np.prod(np.vectorize(p.get)(grid), axis=1)
 
 
+def test_hoeffding_and_bernstein_are_the_formulas_of_their_papers() -> None:
+    """Enumeration of few items cannot tell a loose bound from half of it: values worked out by hand."""
+    assert bounds.hoeffding(200, 0.05) == pytest.approx(0.1730818, abs=1e-6)  # sqrt(2 ln 20 / 200)
+    d = np.array([1.0, -1.0] * 50)  # unbiased variance 100/99
+    by_hand = math.sqrt(2 * (100 / 99) * math.log(40) / 100) + 14 * math.log(40) / (3 * 99)
+    assert bounds.bernstein(d, 0.05) == pytest.approx(by_hand, rel=1e-12)
+    n = bounds.hoeffding_items(0.1, 0.05)
+    assert bounds.hoeffding(n, 0.05) <= 0.1 < bounds.hoeffding(n - 1, 0.05)
+
+
 shares = st.tuples(st.floats(0, 1), st.floats(0, 1)).filter(lambda p: sum(p) <= 1)
 levels = st.sampled_from([0.02, 0.1, 0.3])
 

@@ -144,6 +144,20 @@ def test_a_meter_never_gives_more_than_its_budget(requests: list[tuple[int, bool
         assert meter.replies + meter.under_way <= limit
 
 
+@pytest.mark.parametrize("budget,usage,seconds", [
+    (Budget(tokens=10), {"prompt_tokens": 4, "completion_tokens": 6}, 0.0),
+    (Budget(seconds=2.5), None, 2.5),
+    (Budget(dollars=1.0, prompt_price=1e6, completion_price=0.0), {"prompt_tokens": 1, "completion_tokens": 9}, 0.0),
+])  # fmt: skip
+def test_a_budget_that_is_spent_to_the_last_unit_is_spent(budget, usage, seconds) -> None:
+    meter = Meter("m", budget)
+    meter.reserve(1)
+    meter.add(1, usage, seconds)
+    with pytest.raises(Failure) as refused:
+        meter.reserve(1)
+    assert refused.value.status == 402
+
+
 # ------------------------------------------------------------------------------------------------------ the disk is full
 
 
