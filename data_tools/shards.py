@@ -23,7 +23,7 @@ from pydantic import Field
 
 from eft.config import StageConfig
 from eft.errors import EftError
-from eft.records import COLUMNS, REQUIRED, TABLE, Transition, schema
+from eft.records import COLUMNS, TABLE, Transition, opened, schema
 
 _DEFAULTS = {f.name: f.default for f in dataclasses.fields(Transition)}
 FEW = 4  # row groups (of 32 MiB of text, mostly) that are not worth starting processes for
@@ -103,21 +103,9 @@ def units(source: Path) -> list[Unit]:
 
     Raises EftError for a missing file, something that is not Parquet, or a table without the expected columns.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     file = source / TABLE if source.is_dir() else source
-    try:
-        with pq.ParquetFile(file) as table:
-            missing = set(REQUIRED) - set(table.schema_arrow.names)
-            sizes = [table.metadata.row_group(i).num_rows for i in range(table.metadata.num_row_groups)]
-    except FileNotFoundError:
-        raise EftError("there is no transitions table", where=file, way_out="run 'eft harvest' first") from None
-    except (pa.ArrowInvalid, OSError) as e:
-        raise EftError("this is not a Parquet file", where=file, why=str(e)) from None
-    if missing:
-        raise EftError("this table is not a transitions table", where=file,
-                       why=f"missing columns: {', '.join(sorted(missing))}")  # fmt: skip
+    with opened(source) as table:
+        sizes = [table.metadata.row_group(i).num_rows for i in range(table.metadata.num_row_groups)]
     found, first = [], 0
     for i, rows in enumerate(sizes):
         found.append(Unit(str(file), i, first, rows))

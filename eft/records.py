@@ -261,26 +261,24 @@ def write_transitions(path: Path, rows: Iterable[Transition]) -> int:
     return table.count
 
 
-def read_columns(path: Path, names: list[str]) -> Iterator[dict[str, Any]]:
-    """Some columns of a transitions table, row by row: what a first look needs, without the prompts."""
-    for table, there in _opened(path):
-        for group in table.iter_batches(batch_size=4096, columns=[n for n in names if n in there]):
-            yield from group.to_pylist()
-
-
 def read_transitions(path: Path) -> Iterator[Transition]:
     """Rows of a transitions table (`path`: the file, or a stage's output folder), streaming.
 
     Raises EftError for a missing file, something that is not Parquet, or a table without the expected columns.
     """
-    for table, there in _opened(path):
+    with opened(path) as table:
+        there = set(table.schema_arrow.names)
         for group in table.iter_batches(batch_size=1024, columns=[c for c in COLUMNS if c in there]):
             for values in group.to_pylist():
                 yield Transition(**values)
 
 
-def _opened(path: Path) -> Iterator[tuple[Any, set[str]]]:
-    """(the open table, its columns), once. Raises EftError, see `read_transitions`."""
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """A transitions table (`path`: the file, or a stage's output folder) as an open pyarrow ParquetFile.
+
+    Raises EftError for a missing file, something that is not Parquet, or a table without the expected columns.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -292,9 +290,8 @@ def _opened(path: Path) -> Iterator[tuple[Any, set[str]]]:
     except (pa.ArrowInvalid, OSError) as e:
         raise EftError("this is not a Parquet file", where=file, why=str(e)) from None
     with table:
-        there = set(table.schema_arrow.names)
-        missing = set(REQUIRED) - there
+        missing = set(REQUIRED) - set(table.schema_arrow.names)
         if missing:
             raise EftError("this table is not a transitions table", where=file,
                            why=f"missing columns: {', '.join(sorted(missing))}")  # fmt: skip
-        yield table, there
+        yield table
