@@ -20,6 +20,7 @@ from eft.evaluate.provenance import Losses, Provenance
 from eft.evaluate.results import VALID, MutatorInfo, Results, Search, TaskInfo
 from eft.evaluate.stats import Mean
 from eft.evaluate.verdict import TONES, Verdict, strength
+from eft.gate.lineage import svg
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST = 4000  # characters of any one text; a page is for reading
@@ -314,6 +315,8 @@ def environment() -> Any:
 
 def render(results: Results, comparison: Comparison, verdict: Verdict, provenance: Provenance) -> str:
     """The whole page. Deterministic: the only time in it is the evaluation's own."""
+    import markupsafe
+
     results = separated(results)
     style = styles(results.mutators)
     gap_axis, gaps = gap_tracks(comparison.rows, style)
@@ -329,6 +332,8 @@ def render(results: Results, comparison: Comparison, verdict: Verdict, provenanc
         gap_axis=gap_axis, gaps=gaps, pair_axis=pair_axis, pairs=pairs, matrix=matrix(comparison.pairs),
         plots=[(e, plots(results.tasks, comparison.cells, style, e)) for e in several or ("",)],
         legend=list({origin(m.name): style[m.name] for m in results.mutators}.items()), leading=leading(comparison),
+        lineage=markupsafe.Markup(printable(svg(provenance.lineage["nodes"]))) if provenance.lineage else "",  # it escapes names
+        archived=len(provenance.lineage.get("archive", [])) if provenance.lineage else 0,
         losses=loss_plots(provenance.losses), failures=failures, contained=contained(results),
         tone=lambda p: TONES[strength(p)],
         gap_label=text.percent, pair_label=text.points,

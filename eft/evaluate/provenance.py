@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from eft import manifest
+from eft.gate import lineage
 
+INHERIT = "inherit"  # the folder of `eft inherit` under a recipe's root
 # stage -> its folder under a recipe's root, in the pipeline's order
 FOLDERS = {
     "collect": "runs", "harvest": "harvest", "label": "label", "clean": "clean", "build": "build", "sft": "sft",
@@ -47,6 +49,7 @@ class Provenance:
     stages: tuple[Stage, ...]
     losses: tuple[Losses, ...]
     absent: tuple[str, ...]
+    lineage: dict[str, Any] | None = None  # lineage.json of the inheritance loop, where one ran
 
 
 def flatten(counts: Any, prefix: str = "") -> list[tuple[str, Any]]:
@@ -106,7 +109,15 @@ def read(folder: Path) -> Provenance:
             stages.append(Stage(name, tuple(flatten(done.get("counts", {}))), took, str(done.get("version", ""))))
         if name in ("sft", "kto") and (found := losses(folder / sub, name)):
             curves.append(found)
-    return Provenance(str(folder), tuple(stages), tuple(curves), tuple(absent))
+    return Provenance(str(folder), tuple(stages), tuple(curves), tuple(absent), _lineage(folder / INHERIT))
+
+
+def _lineage(folder: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads((folder / "lineage.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if lineage.well_formed(value) else None
 
 
 def training_domains(model: Path) -> tuple[str, ...]:

@@ -78,7 +78,9 @@ def _beside(config: Config) -> Path:
 
 def inputs(config: Config) -> list[Path]:
     """The results, and the manifests that the provenance is read from."""
-    return [*_results(config), *(_beside(config) / sub / manifest.NAME for sub in stages.FOLDERS.values())]
+    beside = _beside(config)
+    return [*_results(config), *(beside / sub / manifest.NAME for sub in stages.FOLDERS.values()),
+            beside / stages.INHERIT / "lineage.json"]  # fmt: skip
 
 
 def to_json(results: Results, comparison: Comparison, words: Verdict) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def svg(found: list[dict[str, Any]]) -> str:
     ]
     for r in sorted(rows):
         label = "start" if r < 0 else f"round {r + 1}"
-        parts.append(f'<text x="{LEFT + STEP * (r + 1)}" y="16" text-anchor="middle" fill="#555">{label}</text>')
+        parts.append(f'<text x="{LEFT + STEP * (r + 1)}" y="16" text-anchor="middle" fill="currentColor" opacity="0.7">{label}</text>')
     for n in found:
         if n["parent"]:
             (x1, y1), (x2, y2) = at[n["parent"]], at[n["id"]]
@@ -98,9 +98,26 @@ def svg(found: list[dict[str, Any]]) -> str:
         told = html.escape(f"{n['name']}: {n['status']} {_numbers(n)}")
         parts.append(
             f'<g><title>{told}</title><circle cx="{x}" cy="{y}" r="7" fill="{COLOURS[n["status"]]}"/>'
-            f'<text x="{x}" y="{y - 10}" text-anchor="middle">{html.escape(n["name"][:20])}</text></g>'
+            f'<text x="{x}" y="{y - 10}" text-anchor="middle" fill="currentColor">{html.escape(n["name"][:20])}</text></g>'
         )
     return "".join([*parts, "</svg>"])
+
+
+def well_formed(value: Any) -> bool:
+    """Is this a lineage.json that can be drawn?"""
+    found = value.get("nodes") if isinstance(value, dict) else None
+    if not isinstance(found, list) or not found or not isinstance(value.get("archive", []), list):
+        return False
+    seen: set[str] = set()
+    for n in found:
+        if not (
+            isinstance(n, dict) and isinstance(n.get("id"), str) and isinstance(n.get("name"), str)
+            and isinstance(n.get("round"), int) and -1 <= n["round"] < 10_000 and n.get("status") in COLOURS
+            and isinstance(n.get("numbers"), dict) and (n.get("parent") is None or n["parent"] in seen)
+        ):  # fmt: skip
+            return False
+        seen.add(n["id"])
+    return True
 
 
 def _numbers(n: dict[str, Any]) -> str:

@@ -81,6 +81,29 @@ def recipe(folder: Path) -> Path:
     return folder
 
 
+def lineage(folder: Path, **changes) -> Path:
+    """What `eft inherit` leaves: a root, a branch that was inherited and one that was not."""
+    node = {"id": "a", "name": "root", "parent": None, "round": -1, "kind": "root", "status": "committed", "numbers": {}}
+    nodes = [node, {**node, "id": "b", "name": HOSTILE, "parent": "a", "round": 0, "numbers": {"advantage": 0.25}},
+             {**node, "id": "c", "name": "c", "parent": "a", "round": 0, "status": "rejected", **changes}]  # fmt: skip
+    (folder / "inherit").mkdir(parents=True)
+    (folder / "inherit" / "lineage.json").write_text(json.dumps({"nodes": nodes, "root": "b", "archive": [{}, {}]}))
+    return folder
+
+
+def test_the_lineage_of_an_inheritance_loop_is_in_the_page(tmp_path):
+    html, text = render(results(), lineage(tmp_path))
+    assert "Who inherited" in text and "2 models' experience" in text and "round 1" in text
+    assert html.count('r="7"') == 3  # a dot for each state
+    assert "advantage +0.250" in html and "#9aa0a6" in html
+    assert "Who inherited" not in render(results(), tmp_path / "none")[1]
+
+
+@pytest.mark.parametrize("wrong", [{"parent": "z"}, {"round": "1"}, {"status": "<b>"}, {"numbers": []}, {"round": 10**9}])
+def test_a_lineage_that_is_none_is_left_out(tmp_path, wrong):
+    assert "Who inherited" not in render(results(), lineage(tmp_path, **wrong))[1]
+
+
 def test_the_whole_page(tmp_path):
     html, text = render(results(), recipe(tmp_path))
     for part in ("loses to", "What they do not show", "tour", "best_of_sft", "search text not found", "hit_rate", "88",
