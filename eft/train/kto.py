@@ -94,7 +94,7 @@ def train(config: Config, asked: Asked) -> None:
 
     from eft import tokenizers
     from eft.models.load import load_model
-    from eft.train import arguments, data, head, loop
+    from eft.train import arguments, data, head, loop, plan
     from eft.train.kto_trainer import PairedTrainer, pair_completions
 
     args = arguments.build(KTOConfig, config, asked, eval_strategy="steps", beta=config.beta, **weights(config))
@@ -110,7 +110,7 @@ def train(config: Config, asked: Asked) -> None:
     model = load_model(run.model, **options)
     # Under LoRA the model without its adapter is the reference, so there is no second one.
     reference = None if config.lora else load_model(run.model, **options)
-    loop.plan(run, prepared, model)
+    plan.plan(run, prepared, model)
     counts = prepared.counts
     run.say(
         f"{counts['desirable']} desirable × {args.desirable_weight:.3g}, {counts['undesirable']} undesirable × "

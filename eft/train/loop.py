@@ -12,7 +12,6 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,11 @@ from eft import manifest
 from eft.errors import UsageError
 from eft.models.load import locate, write_base
 from eft.models.save import check_weights, save_model
-from eft.train import arguments, checkpoints, data, launch
+from eft.train import arguments, checkpoints, launch
 from eft.train.callbacks import JOURNAL, Alarms, Journal, read_journal
 from eft.train.config import TrainConfig
 from eft.train.launch import Asked
+from eft.train.plan import count_parameters
 
 
 @dataclass
@@ -104,47 +104,6 @@ def join(verb: str, config: TrainConfig, asked: Asked, args: Any) -> Run | None:
     return run
 
 
-def plan(run: Run, prepared: data.Prepared, model: Any) -> None:
-    """Set what depends on data and model in the trainer's arguments, and print what is about to be done."""
-    import torch
-
-    args, config, asked = run.args, run.config, run.asked
-    args.max_steps = prepared.steps
-    # Rounded down: TRL's first warmup step has a learning rate of zero, which a training of four steps cannot afford.
-    args.warmup_steps = int(config.warmup * prepared.steps)
-    if prepared.validation is None:
-        args.eval_strategy = type(args.eval_strategy)("no")
-    args.eval_steps = prepared.steps
-    args.eval_on_start = prepared.validation is not None and run.resume is None
-    run.parameters = _count(model.parameters())
-    run.counts = {**prepared.counts, "parameters": run.parameters}
-    counts, tokens = prepared.counts, prepared.counts["tokens"]
-    kinds = {"none": "one process", "ddp": "DDP", "deepspeed": f"DeepSpeed ZeRO-{asked.stage}", "fsdp": "FSDP2"}
-    backend = f", {args.distributed_state.backend}" if asked.ranks > 1 else ""
-    device = "CPU" if args.use_cpu else torch.cuda.get_device_name()
-    dropped = {k.removeprefix("dropped_"): v for k, v in counts.items() if k.startswith("dropped_") and v}
-    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    lora = ", LoRA" if config.lora else ""
-    run.say(
-        f"{config.model} ({run.parameters:,} parameters{lora}), {counts['rows']} rows, dropped: {dropped or 'none'}"
-    )
-    run.say(
-        f"launch '{asked.name}': world size {asked.ranks}, {kinds[asked.kind]}{backend}; "
-        f"{device}, {torch.get_num_threads()} threads"
-    )
-    run.say(
-        f"precision {config.precision}, weights {dtype}, attention {model.config._attn_implementation}, "
-        f"activation checkpointing {'on' if config.activation_checkpointing else 'off'}"
-    )
-    run.say(
-        f"global batch {config.global_batch} = {config.micro_batch} per rank × {args.gradient_accumulation_steps} "
-        f"accumulated × {asked.ranks} ranks; {prepared.steps} steps ({counts['epochs']} epochs), {tokens:,} tokens, "
-        f"{tokens // prepared.steps:,} a step"
-    )
-    if run.resume is not None:
-        run.say(f"continuing from {run.resume}")
-
-
 def fit(run: Run, trainer: Any) -> None:
     """Train to the end. Raises EftError where training diverges or does nothing."""
     from transformers import PrinterCallback
@@ -179,7 +138,7 @@ def finish(run: Run, trainer: Any, tokenizer: Any) -> None:
     if run.main:
         with manifest.clear_disk_errors(run.out):
             save_model(trainer.accelerator.unwrap_model(trainer.model_wrapped), tokenizer, aside, state)
-        settle(run, aside, _count(p for p in trainer.model.parameters() if p.requires_grad))
+        settle(run, aside, count_parameters(p for p in trainer.model.parameters() if p.requires_grad))
         account(run)
     run.wait()
 
@@ -225,11 +184,6 @@ def account(run: Run) -> None:
         f"{out / 'final'}: loss {run.counts['first_loss']:.4f} → {run.counts['final_loss']:.4f}, "
         f"{run.counts['seconds']:.0f} s, {run.counts['peak_memory_gb']} GB"
     )
-
-
-def _count(parameters: Iterable[Any]) -> int:
-    """How many numbers; ZeRO-3 leaves only a stub of a parameter on each rank, and its size in ds_numel."""
-    return sum(getattr(p, "ds_numel", p.numel()) for p in parameters)
 
 
 def trainer_options(run: Run) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def train(config: Config, asked: Asked) -> None:
 
     from eft import tokenizers
     from eft.models.load import load_model
-    from eft.train import arguments, data, head, loop
+    from eft.train import arguments, data, head, loop, plan
 
     args = arguments.build(SFTConfig, config, asked, packing=False, shuffle_dataset=False, eval_strategy="steps")
     run = loop.join("sft", config, asked, args)
@@ -53,7 +53,7 @@ def train(config: Config, asked: Asked) -> None:
         config, tokenizer, labelled=False, group=config.group_by_length, main=run.main, wait=run.wait, ranks=asked.ranks
     )
     model = load_model(run.model, **loop.trainer_options(run))
-    loop.plan(run, prepared, model)
+    plan.plan(run, prepared, model)
     head.score_responses_only()
     with arguments.accepted():
         trainer = SFTTrainer(
