@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import Any
 from eft import manifest, tokenizers
 from eft.errors import EftError
 from eft.train.config import TrainConfig
+from eft.train.order import order, sample, spread
 
 COLUMNS = ("id", "task", "prompt", "completion")
 FORMAT = "prompt_format"  # column, where there is one: noted for the model card
@@ -190,7 +190,7 @@ def prepare(
     wait()
     written = json.loads((folder / "counts.json").read_text())
     train = Dataset.from_file(str(folder / "train.arrow"))
-    chosen = _sample(len(train), config.max_rows, config.seed)
+    chosen = sample(len(train), config.max_rows, config.seed)
     if len(chosen) < ranks:
         raise EftError(
             f"{len(chosen)} rows are too few for {ranks} ranks",
@@ -217,67 +217,9 @@ def prepare(
     if written["validation"]["rows"] and config.eval_rows:
         validation = Dataset.from_file(str(folder / "validation.arrow"))
         block = config.micro_batch * ranks if labelled else 1  # KTO's pairs need whole micro batches
-        rows = _sample(len(validation), config.eval_rows, config.seed)
+        rows = sample(len(validation), config.eval_rows, config.seed)
         rows = spread(rows, validation["label"][:]) if labelled else rows
         rows = rows[: len(rows) // block * block]
         validation = validation.select(rows) if rows else None
     counts["validation_rows"] = len(validation) if validation is not None else 0
     return Prepared(train.select(indices), validation, steps, counts)
-
-
-def _sample(rows: int, limit: int | None, seed: int) -> list[int]:
-    """Indices of at most `limit` of `rows` rows, chosen at random, in the table's order."""
-    if limit is None or rows <= limit:
-        return list(range(rows))
-    return sorted(random.Random(seed).sample(range(rows), limit))
-
-
-def order(
-    chosen: list[int], lengths: list[int], steps: int, batch: int, seed: int, *, shuffle: bool, group: bool
-) -> list[int]:
-    """The rows in training order: steps × batch indices. `shuffle`: a new permutation every epoch, else the given
-    order.
-
-    `group`: blocks of rows of like length (in tokens), which leaves less padding. Rows are sorted within stretches of
-    50 blocks only, and the blocks of a stretch are shuffled again, so what is trained when stays random.
-    """
-    indices: list[int] = []
-    epoch = 0
-    while len(indices) < steps * batch:
-        rows = list(chosen)
-        if shuffle:
-            random.Random(f"{seed}/{epoch}").shuffle(rows)
-        indices += rows
-        epoch += 1
-    indices = indices[: steps * batch]
-    if not group:
-        return indices
-    grouped: list[int] = []
-    for start in range(0, len(indices), 50 * batch):
-        stretch = sorted(indices[start : start + 50 * batch], key=lambda i: (lengths[i], i))
-        blocks = [stretch[i : i + batch] for i in range(0, len(stretch), batch)]
-        random.Random(f"{seed}/{start}").shuffle(blocks)
-        grouped += [i for block in blocks for i in block]
-    return grouped
-
-
-def spread(chosen: list[int], labels: list[bool]) -> list[int]:
-    """`chosen` as it is where its labels are mixed (`eft build` interleaves them); else the rarer label spread evenly.
-
-    KTO trains in this order. A stretch of one label would starve the loss of the other for many steps.
-    """
-    groups = {value: [i for i in chosen if labels[i] is value] for value in (True, False)}
-    rarer = min(len(g) for g in groups.values())
-    if not rarer or longest_run([labels[i] for i in chosen]) <= 2 * math.ceil(len(chosen) / rarer):
-        return chosen
-    placed = [((k + 0.5) / len(group), group[k]) for group in groups.values() for k in range(len(group))]
-    return [i for _, i in sorted(placed)]
-
-
-def longest_run(labels: list[bool]) -> int:
-    """Length of the longest stretch of one label."""
-    longest = run = 0
-    for i, label in enumerate(labels):
-        run = run + 1 if i and label == labels[i - 1] else 1
-        longest = max(longest, run)
-    return longest
