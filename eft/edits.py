@@ -24,16 +24,18 @@ Limits: `max_code_length` is not replayed; of a description only the blocks for 
 
 from __future__ import annotations
 
-import ast
 import difflib
 import enum
 import re
-import warnings
 from dataclasses import dataclass
 from typing import Literal
 
 from eft.errors import UsageError, nearest
 from eft.records import code_hash
+from eft.syntax import changes_syntax, parse_python
+
+__all__ = ["Edit", "Reason", "Why", "apply", "changes_syntax", "dialect_for", "find_blocks", "parse_python",
+           "render_diff", "render_rewrite"]  # fmt: skip
 
 Kind = Literal["diff", "rewrite"]
 
@@ -339,36 +341,6 @@ def _regions(code: str) -> list[list[str]] | None:
         else:
             regions.append([line])
     return regions if len(regions) % 2 else None
-
-
-# ------------------------------------------------------------------------------------------------------------- compare
-
-
-def changes_syntax(parent: str, child: str, language: str = "python") -> bool:
-    """Does the child say something else than the parent? Python: it parses, and to another tree (comments and layout do
-    not count); other languages: the text differs beyond white space."""
-    if language != "python":
-        return [line.split() for line in parent.splitlines() if line.strip()] != [
-            line.split() for line in child.splitlines() if line.strip()
-        ]
-    tree = parse_python(child)
-    if tree is None:
-        return False
-    before = parse_python(parent)
-    try:
-        return before is None or ast.dump(before) != ast.dump(tree)
-    except RecursionError:  # an expression nested thousands deep: fall back to the text
-        return parent != child
-
-
-def parse_python(code: str) -> ast.Module | None:
-    """The syntax tree of `code`, None where it has none. Never raises, never warns."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
-        return None
 
 
 # -------------------------------------------------------------------------------------------------------------- render

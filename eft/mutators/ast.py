@@ -88,7 +88,7 @@ class AstMutator:
         if wanted:
             followed = self._guided(parent, user, language, rng)
             for child in followed:
-                if wanted and child not in seen and (response := _render(parent, child, form)):
+                if wanted and child not in seen and (response := _render(parent, child, form, language)):
                     seen.add(child)
                     wanted -= 1
                     yield child, response
@@ -101,7 +101,7 @@ class AstMutator:
             repeats = repeats + 1 if change.child in seen else 0
             if repeats > 100:  # a program with few possible edits: all of them are known
                 return
-            if change.child not in seen and (response := _render(parent, change.child, form)):
+            if change.child not in seen and (response := _render(parent, change.child, form, language)):
                 seen.add(change.child)
                 yield change.child, response
 
@@ -144,10 +144,10 @@ def _language(user: str) -> str:
     return tag if tag in text_edits.LANGUAGES else "python"
 
 
-def _render(parent: str, child: str, form: str) -> str | None:
+def _render(parent: str, child: str, form: str, language: str) -> str | None:
     """The reply that says this edit, None where the form cannot (a program with a fence in it, say)."""
     try:
-        reply = edits.render_diff(parent, child) if form == "diff" else edits.render_rewrite(child)
+        reply = edits.render_diff(parent, child) if form == "diff" else edits.render_rewrite(child, language)
     except ValueError:
         return None
     return reply

@@ -158,7 +158,7 @@ def stream(code: str, rng: random.Random, kinds: tuple[str, ...] = KINDS["all"],
     """Random edits of `code`, without end while there are any: repeats are possible. Stops after `tries` failures in
     a row."""
     tree = parse_python(code)
-    if tree is None:
+    if tree is None or "\r" in code.replace("\r\n", ""):  # Python ends a line there, too; positions would be wrong
         return
     source = Source(code, tree)
     weights = [WEIGHTS[k] for k in kinds]

@@ -1,4 +1,5 @@
-"""Random small edits of programs that are not Python, found by their tokens (C++, C, Rust, JavaScript, R).
+"""Random small edits of programs that are not Python, found by their tokens (C++, C, Rust, JavaScript, R; YAML genomes:
+yaml_edits.py).
 
 `stream(code, rng, language)` gives `Change`s as eft/mutators/ast_edits does for Python: one line changes (or is
 deleted, or swapped with the next), layout and comments stay, only code between EVOLVE-BLOCK markers is touched where a
@@ -24,12 +25,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from eft.edits import changes_syntax
+from eft.mutators import yaml_edits
 from eft.mutators.ast_edits import Change, allowed_lines, another_number, whole_step
 
 WEIGHTS = {"number": 60, "operator": 10, "compare": 8, "boolean": 4, "name": 10, "statement": 8}
 KINDS = {"all": tuple(WEIGHTS), "numbers": ("number",)}
-LANGUAGES = ("cpp", "c", "rust", "javascript", "r")
-FENCES = {"c++": "cpp", "cc": "cpp", "rs": "rust", "js": "javascript"}  # other names of theirs on a fence
+LANGUAGES = ("cpp", "c", "rust", "javascript", "r", "yaml")
+FENCES = {"c++": "cpp", "cc": "cpp", "rs": "rust", "js": "javascript", "yml": "yaml"}  # other names of theirs on a fence
 
 _TOKEN = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/)
@@ -91,6 +93,9 @@ def stream(
 ) -> Iterator[Change]:
     """Random edits of `code`, without end while there are any: repeats are possible. Stops after `tries` failures in
     a row. Deterministic given `rng`."""
+    if language == "yaml":
+        yield from yaml_edits.stream(code, rng, kinds, tries)
+        return
     found, failures = tokens(code, language), 0
     weights = [WEIGHTS[k] for k in kinds]
     while failures < tries:

@@ -122,7 +122,7 @@ def marked(code: str, language: str) -> str:
     """The program with the EVOLVE markers that ShinkaEvolve insists on; around all of it where it has none."""
     if "EVOLVE-BLOCK-START" in code and "EVOLVE-BLOCK-END" in code:
         return code
-    sign = "#" if language == "python" else "//"
+    sign = "#" if language in ("python", "r", "yaml") else "//"
     return f"{sign} EVOLVE-BLOCK-START\n{code.rstrip()}\n{sign} EVOLVE-BLOCK-END\n"
 
 

@@ -28,7 +28,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from eft.errors import EftError, UsageError, nearest
 
 SHIPPED = Path(__file__).parent
-LANGUAGES = {".py": "python", ".cpp": "cpp", ".cc": "cpp", ".c": "c", ".rs": "rust", ".r": "r", ".js": "javascript"}
+LANGUAGES = {
+    ".py": "python", ".cpp": "cpp", ".cc": "cpp", ".c": "c", ".rs": "rust", ".r": "r", ".js": "javascript",
+    ".yaml": "yaml",
+}  # fmt: skip
 
 
 class Card(BaseModel):

@@ -7,7 +7,7 @@ import difflib
 import random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from eft import edits
@@ -108,6 +108,7 @@ def test_edits_of_made_up_programs(code, seed):
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=60), st.integers(0, 99))
+@example("\r0", 0)
 def test_any_text_is_survived(code, seed):
     change = ast_edits.propose(code, random.Random(seed), tries=20)
     assert change is None or edits.changes_syntax(code, change.child)
