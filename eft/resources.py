@@ -1,12 +1,20 @@
-"""Where shipped recipes and accelerate configs are: a path as given, the checkout's top level, or the installed wheel."""
+"""Where shipped recipes and accelerate configs are: a path as given, the checkout's top level, or the installed wheel.
+And where is kept what is made once for a machine."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from eft.errors import UsageError, nearest
 
 PACKAGE = Path(__file__).resolve().parent
+
+
+def cache() -> Path:
+    """The folder of what is made once and can be made again: $EFT_CACHE, else $XDG_CACHE_HOME/eft or ~/.cache/eft."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return Path(os.environ.get("EFT_CACHE") or home / "eft")
 
 
 def _folders(kind: str) -> list[Path]:

@@ -15,12 +15,11 @@ import contextlib
 import fcntl
 import hashlib
 import importlib.util
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from eft import manifest
+from eft import manifest, resources
 from eft.errors import EftError
 
 EMBEDDED = "embedded:smollm2-135m"
@@ -82,15 +81,13 @@ def embedded_gguf() -> Path:
 def unpacked(part: str, write: Callable[[Path], None]) -> Path:
     """The folder with a `part` ("tokenizer", "weights") of the embedded model, written by `write` the first time.
 
-    Reading it out of the GGUF file takes ten seconds and more, and nearly every stage needs it. Kept in $EFT_CACHE,
-    else in $XDG_CACHE_HOME/eft or ~/.cache/eft.
+    Reading it out of the GGUF file takes ten seconds and more, and nearly every stage needs it. Kept in the cache.
     """
     from importlib.metadata import version
 
     file = embedded_gguf()
     key = hashlib.sha256(f"{file.name}\0{file.stat().st_size}\0{version('transformers')}".encode()).hexdigest()[:12]
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    cache = Path(os.environ.get("EFT_CACHE") or home / "eft")
+    cache = resources.cache()
     folder = cache / f"smollm2-135m-{part}-{key}"
     if not folder.is_dir():
         with manifest.clear_disk_errors(cache):

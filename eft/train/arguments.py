@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from eft.errors import UsageError, nearest
+from eft.train import extensions
 from eft.train.config import TrainConfig
 from eft.train.launch import Asked
 
@@ -83,6 +84,8 @@ def build(kind: type, config: TrainConfig, asked: Asked, **extra: Any) -> Any:
     cpu = asked.cpu or not torch.cuda.is_available()
     if cpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed would guess, and warn that it did
+        if asked.kind == "deepspeed":
+            extensions.build()
     values = {
         "output_dir": str(config.out()),
         "per_device_train_batch_size": config.micro_batch,
