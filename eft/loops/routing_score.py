@@ -1,0 +1,138 @@
+"""The value of a routing policy on the rows of one task: asked row by row in the sandbox, worked out here.
+
+The policy sees states alone (eft/tasks/policy.py); scores and costs stay in this process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eft.errors import EftError
+from eft.loops import routing_metrics as metrics
+from eft.records import Validity
+from eft.tasks import policy, scoring
+
+
+@dataclass(frozen=True)
+class Game:
+    """The rows of one side of a split. `scores`, `costs`: (rows, models), models from cheap to dear; `prices`: what a
+    dollar weighs, `asked` those at which a policy is asked (all for the metrics of a curve, else the first)."""
+
+    models: tuple[str, ...]
+    states: tuple[dict[str, Any], ...]
+    scores: np.ndarray
+    costs: np.ndarray
+    objective: str
+    prices: tuple[float, ...]
+
+    @classmethod
+    def of(cls, rows: dict[str, Any], part: str) -> Game:
+        """`rows`: what rows.json holds; `part`: search or hidden."""
+        own = rows[part]
+        shared = {k: list(rows[k]) for k in ("models", "scores", "costs")}
+        states = tuple({**s, **shared} for s in own["states"])
+        return cls(tuple(rows["models"]), states, np.array(own["scores"], float), np.array(own["costs"], float),
+                   rows["objective"], tuple(rows["prices"]))  # fmt: skip
+
+    @property
+    def asked(self) -> tuple[float, ...]:
+        return self.prices if self.objective in ("aiq", "apgr") else self.prices[:1]
+
+    def value(self, choices: Sequence[np.ndarray]) -> float:
+        """The objective of the choices (model indices by row) made at each of the `asked` prices."""
+        points = [metrics.point(self.scores, self.costs, c) for c in choices]
+        if self.objective == "share":
+            return metrics.share(self.scores, self.costs, choices[0], self.prices[0])
+        if self.objective == "arena":
+            return metrics.arena(points[0][1], points[0][0])
+        weak, strong = self.scores.mean(axis=0)[[0, -1]]
+        if self.objective == "apgr":
+            calls = [(float((np.asarray(c) == 1).mean()), p[1]) for c, p in zip(choices, points, strict=True)]
+            return metrics.apgr(calls, float(weak), float(strong))
+        return metrics.aiq(points, *self.span())
+
+    def span(self) -> tuple[float, float]:
+        """Mean costs of the cheapest and of the dearest single model."""
+        means = self.costs.mean(axis=0)
+        return float(means.min()), float(means.max())
+
+    def singles(self) -> list[float]:
+        """The objective of every single model."""
+        return [self.value([np.full(len(self.scores), m)] * len(self.asked)) for m in range(len(self.models))]
+
+    def bound(self) -> float:
+        """The objective of the oracle, which knows every score: the upper end. Exact for share, aiq and apgr (on all
+        of the oracle's own prices); for arena the best over a ladder of prices."""
+        if self.objective == "share":
+            return 100.0
+        if self.objective == "apgr":
+            gain = self.scores[:, 1] - self.scores[:, 0]
+            order = np.argsort(-gain, kind="stable")
+            weak, strong = (float(v) for v in self.scores.mean(axis=0))
+            total = weak + np.cumsum(gain[order]) / len(gain)
+            return metrics.apgr([((i + 1) / len(gain), float(q)) for i, q in enumerate(total)], weak, strong)
+        ladder = [0.0, *np.geomspace(1e-2, 1e7, 60)]
+        points = [metrics.point(self.scores, self.costs, (self.scores - p * self.costs).argmax(axis=1)) for p in ladder]
+        if self.objective == "arena":
+            return max(metrics.arena(q, c) for c, q in points)
+        return metrics.aiq(points, *self.span())
+
+    def told(self, choices: Sequence[np.ndarray]) -> dict[str, float]:
+        """Further metrics of the choices, for people: accuracy, mean cost, RouterArena's score."""
+        cost, accuracy = metrics.point(self.scores, self.costs, choices[0])
+        if not self.costs.any():  # the table has none
+            return {"accuracy": accuracy}
+        return {"accuracy": accuracy, "cost": cost, "routerarena": metrics.arena(accuracy, cost)}
+
+
+def fitness(objective: str, value: float) -> float:
+    """The score that searches maximise: above 0 for every valid policy, 1 at a raw value of 0."""
+    return max(value / 100.0 if objective == "share" else value, -0.99) + 1.0
+
+
+@lru_cache(maxsize=64)
+def _game(file: Path, changed: int, part: str) -> Game:
+    try:
+        return Game.of(json.loads(file.read_text(encoding="utf-8")), part)
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise EftError("the rows of this routing task cannot be read", where=file, why=f"{type(e).__name__}: {e}",
+                       way_out="remove the folder and run the same command again") from None  # fmt: skip
+
+
+def game(folder: Path, hidden: bool = False) -> Game:
+    """The rows of a task folder. Raises EftError where they cannot be read."""
+    file = folder / "rows.json"
+    try:
+        changed = file.stat().st_mtime_ns
+    except OSError as e:
+        raise EftError("the rows of this routing task cannot be read", where=file, why=str(e.strerror)) from None
+    return _game(file, changed, "hidden" if hidden else "search")
+
+
+def evaluate(program_path: str | Path, folder: Path, hidden: bool = False) -> scoring.Scored:
+    """The objective as the raw metric; a failed policy with its reason. Never raises for anything that it does."""
+    try:
+        code = Path(program_path).read_bytes().decode("utf-8")
+    except UnicodeDecodeError:
+        return scoring.failed(Validity.ERROR, "the program is not UTF-8 text")
+    rows = game(folder, hidden)
+    asked = [{**state, "price": price} for price in rows.asked for state in rows.states]
+    found = policy.ask(code, asked, rows.models)
+    if found.validity is not Validity.VALID:
+        return scoring.failed(found.validity, found.error, found.stderr)
+    place = {name: i for i, name in enumerate(rows.models)}
+    chosen = np.array([place[name] for name in found.names]).reshape(len(rows.asked), len(rows.states))
+    value = rows.value(list(chosen))
+    known = {"combined_score": fitness(rows.objective, value), rows.objective: value, **rows.told(list(chosen)),
+             "validity": 1.0}  # fmt: skip
+    counts = np.bincount(chosen[0], minlength=len(rows.models))
+    used = ", ".join(f"{m}: {n}" for m, n in zip(rows.models, counts.tolist(), strict=True) if n)
+    artifacts = {"routed": f"prompts by model: {used}"}
+    return scoring.Scored(known, artifacts | ({"stderr": found.stderr} if found.stderr else {}))
