@@ -296,7 +296,10 @@ def _transfer(pairs: Sequence[Pair], rows: Sequence[Row], tasks: Mapping[str, Ta
 
 
 def compare(results: Results, draws: int = DRAWS) -> Comparison:
-    """All comparisons of an evaluation; works on a partial one. `draws`: bootstrap resamples (fixed seed)."""
+    """All comparisons of one loop's results (`parts.part`); works on partial ones. `draws`: bootstrap resamples (fixed
+    seed). Raises ValueError for results of several loops: their tasks make no mean."""
+    if len({t.loop for t in results.tasks}) > 1:
+        raise ValueError("results of several loops have no comparison in common: take them apart first")
     engines, results = scaffolds(results), separated(results)
     tasks = {t.name: t for t in results.tasks}
     by_cell: dict[tuple[str, str], list[Search]] = {}

@@ -15,12 +15,13 @@ from eft.evaluate.results import MutatorInfo, Results, Search
 
 JOINT = " · "
 BEST_OF_N = "best_of_n"
+METHOD = "method"  # a loop's own control
 
 
 def scaffold_of(search: Search, results: Results) -> str:
-    """The engine of a search, "" for best-of-N, which has none."""
+    """The engine of a search, "" for best-of-N and for a loop's own controls, which have none."""
     kinds = {m.name: m.kind for m in results.mutators}
-    if search.scaffold == BEST_OF_N or kinds.get(search.mutator) == BEST_OF_N:
+    if search.scaffold == BEST_OF_N or kinds.get(search.mutator) in (BEST_OF_N, METHOD):
         return ""
     declared = results.config.get("scaffold")
     return search.scaffold or (declared if isinstance(declared, str) and declared else "openevolve")
@@ -83,7 +84,8 @@ def references(mutators: Sequence[MutatorInfo], merit: Mapping[str, float]) -> l
 def pairings(mutators: Sequence[MutatorInfo], merit: Mapping[str, float] | None = None) -> list[tuple[str, str]]:
     """Which comparisons answer a question: each tuned mutator against the baseline, against the tuned one before it
     (KTO against SFT), against the controls without a model or with another one, and against best-of-N of its own
-    replies. Where nothing is tuned, the baseline itself is compared with the controls."""
+    replies. Where nothing is tuned, the baseline itself is compared with the controls. A loop's own controls are what
+    `ast` is compared with, too."""
     found: list[tuple[str, str]] = []
     about = subjects(mutators)
     bases = references(mutators, merit or {})
@@ -94,8 +96,9 @@ def pairings(mutators: Sequence[MutatorInfo], merit: Mapping[str, float] | None 
             continue
         found += [(m.name, b.name) for b in bases if b is not m and engine(b.name) == own and m.role == "tuned"]
         found += [(m.name, before[own])] if own in before else []
-        found += [(m.name, c.name) for c in mutators if c.role == "control" and c.of in ("", origin(m.name))
-                  and engine(c.name) in (own, "")]  # fmt: skip
+        found += [(m.name, c.name) for c in mutators if c.role == "control" and engine(c.name) in (own, "")
+                  and (c.of in ("", origin(m.name)) or c.kind == "routed")]  # fmt: skip
         if m.role == "tuned":
             before[own] = m.name
-    return found
+    methods = [c.name for c in mutators if c.kind == METHOD and c.role == "control"]
+    return found + [(m.name, c) for m in mutators if m.kind == "ast" and m not in about for c in methods]

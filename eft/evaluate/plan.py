@@ -19,15 +19,15 @@ from typing import Any
 from eft import __version__, manifest
 from eft.errors import EftError, UsageError, nearest
 from eft.evaluate import provenance
-from eft.evaluate.results import MutatorInfo, TaskInfo
+from eft.evaluate.loops import Loop, chosen, slug, task_fingerprint
+from eft.evaluate.results import PROGRAMS, MutatorInfo, TaskInfo
 from eft.evaluate.settings import Config, Mutator
 from eft.models.load import locate
 from eft.search.spec import RESULT, SearchResult, SearchSpec, finished
-from eft.tasks.suite import ROLES, load_suite, suite_names
-from eft.tasks.task import Task, find_task
+from eft.tasks.task import Task
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,39}")
-RESERVED = ("journal", "models", "logs", "replaced")  # folders of the evaluation's own
+RESERVED = ("journal", "models", "logs", "replaced", "loops", "arms")  # folders of the evaluation's own
 
 
 @dataclass(frozen=True)
@@ -52,53 +52,28 @@ class Plan:
     groups: tuple[Group, ...]
     seeds: tuple[int, ...]
     fingerprints: dict[str, str]
-    role: str
+    loops: tuple[Loop, ...]
 
     @property
     def specs(self) -> list[SearchSpec]:
         return [s for g in self.groups for s in g.specs]
 
-
-def slug(name: str) -> str:
-    """A task's name as part of a path and of a search id."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:60] or "task"
+    def loop_of(self, task: str) -> Loop:
+        """The loop of a task, by the task's name."""
+        return next(loop for loop in self.loops if any(t.name == task for t in loop.tasks))
 
 
 def chosen_tasks(config: Config) -> dict[str, Task]:
-    """The tasks of an evaluation by name. Raises UsageError for an unknown suite, role or task, and for none at all."""
-    if config.tasks:
-        # a path is relative to root, a name is a shipped task's
-        found = [find_task(str(config.path(t)) if config.path(t).is_dir() else t) for t in config.tasks]
-    else:
-        if config.role not in ROLES:
-            raise UsageError(f"a suite has no role '{config.role}'", way_out=nearest(config.role, ROLES))
-        found = load_suite(config.suite if config.suite in suite_names() else config.path(config.suite)).tasks(
-            config.role
-        )
-    if not found:
-        raise UsageError(
-            f"the suite '{config.suite}' has no task of role '{config.role}'", way_out="give `tasks`, or another role"
-        )
-    tasks = {t.name: t for t in found}
-    if len(tasks) != len(found) or len({slug(n) for n in tasks}) != len(found):
-        raise UsageError("two tasks have the same name", why=", ".join(t.name for t in found))
-    return tasks
+    """The tasks of an evaluation by name, of all its loops. Raises what `eft.evaluate.loops.chosen` raises."""
+    return {t.name: t for loop in chosen(config) for t in loop.tasks}
 
 
-def task_info(task: Task) -> TaskInfo:
+def task_info(task: Task, loop: str = PROGRAMS) -> TaskInfo:
     return TaskInfo(
         task.name, task.domain, task.direction, task.raw_metric, task.seed_raw, task.seed_score, task.best_known,
         task.best_known_source, task.isolation, task.has_hidden, task.hidden_seed_raw, task.hidden_best_known,
-        task_fingerprint(task),
+        task_fingerprint(task), loop,
     )  # fmt: skip
-
-
-def task_fingerprint(task: Task) -> str:
-    """A hash of everything in a task's folder that decides a score."""
-    digest = hashlib.sha256()
-    for f in sorted(p for p in task.folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
-        digest.update(f"{f.relative_to(task.folder)}\0".encode() + hashlib.sha256(f.read_bytes()).digest())
-    return digest.hexdigest()
 
 
 def model_fingerprint(config: Config, mutator: Mutator) -> str:
@@ -124,7 +99,7 @@ def _trained_on(config: Config, mutator: Mutator) -> tuple[str, ...]:
 def role_of(name: str, mutator: Mutator, baseline: str) -> str:
     if mutator.role:
         return mutator.role
-    return "baseline" if name == baseline else "tuned" if mutator.kind == "served" else "control"
+    return "baseline" if name == baseline else "tuned" if mutator.kind in ("served", "routed") else "control"
 
 
 def check(config: Config) -> None:
@@ -141,23 +116,60 @@ def check(config: Config) -> None:
                 raise UsageError(
                     f"'{name}' is best_of_n of '{m.of}', which is no served mutator", way_out=nearest(m.of, served)
                 )
+        if m.kind == "routed":
+            _check_routed(name, m, config)
         if m.journal is not None and not config.path(m.journal).is_dir():
             raise UsageError(f"'{name}' has no journals to replay", where=config.path(m.journal),
                              way_out="give the folder `journal` of an earlier evaluation")  # fmt: skip
 
 
+def _check_routed(name: str, m: Mutator, config: Config) -> None:
+    arms = [n for n, o in config.mutators.items() if o.kind in ("served", "ast")]
+    for arm in m.among:
+        if arm not in arms:
+            why = f"it chooses among served mutators and `ast` ones, and '{arm}' is none here"
+            raise UsageError(f"'{name}' cannot route to '{arm}'", why=why, way_out=nearest(arm, arms))
+    ours = [n for n in m.among if config.mutators[n].kind == "served" and not config.mutators[n].servers]
+    if len(ours) > 1:
+        raise UsageError(f"'{name}' routes among several models that would have to be served at once",
+                         why=f"{', '.join(ours)}; one server of ours runs at a time",
+                         way_out="serve all but one of them elsewhere, and give `base_url`")  # fmt: skip
+    if not config.path(m.policy or "").is_file():
+        raise UsageError(f"'{name}' has no policy", where=config.path(m.policy or ""),
+                         way_out="give a Python file with route(state) -> name of a mutator")  # fmt: skip
+
+
+def host(m: Mutator, config: Config) -> str | None:
+    """The served mutator in whose group a mutator's searches run: the one whose server a routed one needs."""
+    served = [n for n in m.among if config.mutators[n].kind == "served"]
+    return next((n for n in served if not config.mutators[n].servers), served[0] if served else None)
+
+
+def _weights(config: Config, name: str, m: Mutator, fingerprints: dict[str, str]) -> str:
+    """What a mutator's replies depend on, beside the request: its weights, its policy, its options."""
+    if m.kind == "routed":
+        policy = hashlib.sha256(config.path(m.policy or "").read_bytes()).hexdigest()
+        arms = (f"{n}={_weights(config, n, config.mutators[n], fingerprints)}" for n in m.among)
+        return f"routed {policy} {' '.join(arms)}"
+    whose = m.of if m.kind == "best_of_n" else name
+    return fingerprints.get(whose or "", f"{m.kind} {m.lookahead} {m.journal or ''} {__version__}")
+
+
 def make(config: Config) -> Plan:
     """The plan of an evaluation. Everything that a user can have got wrong surfaces here, before anything is started.
 
-    Raises UsageError (see `check`, `chosen_tasks`, `model_fingerprint`) and EftError for a task that cannot be read.
+    Raises UsageError (see `check`, `eft.evaluate.loops.chosen`, `model_fingerprint`) and EftError for a task that cannot be read.
     """
     check(config)
-    tasks = chosen_tasks(config)
+    loops = chosen(config)
+    pairs = [(loop, t) for loop in loops for t in loop.tasks]
+    tasks = {t.name: t for _, t in pairs}
     hashes = {name: task_fingerprint(t) for name, t in tasks.items()}
     fingerprints = {n: model_fingerprint(config, m) for n, m in config.mutators.items() if m.kind == "served"}
     infos = tuple(
         MutatorInfo(
-            n, m.kind, role_of(n, m, config.baseline), m.model or "", m.of or "", m.lookahead, edit=m.edit,
+            n, m.kind, role_of(n, m, config.baseline), m.model or "", m.of or ", ".join(m.among), m.lookahead,
+            edit=m.edit,
             trained_on=_trained_on(config, m),
         )
         for n, m in config.mutators.items()
@@ -169,34 +181,37 @@ def make(config: Config) -> Plan:
     def specs(name: str, m: Mutator) -> list[SearchSpec]:
         """One mutator's searches. Seeds are the outer loop: a run that is cut short has whole seeds."""
         answers = m.of if m.kind == "best_of_n" else name  # whose replies
-        weights = fingerprints.get(answers, f"{m.kind} {m.lookahead} {m.journal or ''} {__version__}")
+        weights = _weights(config, name, m, fingerprints)
         shared: dict[str, Any] = {
-            "base_url": "", "mutator": name, "model": answers, "iterations": config.iterations,
+            "base_url": "", "mutator": name, "model": answers,
             "edit": m.edit or config.edit, "prompt_format": config.prompt_format, "temperature": config.temperature,
             "top_p": config.top_p, "max_tokens": config.max_tokens, "request_timeout_s": config.request_timeout_s,
-            "role": config.role,
         }  # fmt: skip
         found = []
         for seed in seeds:
             for scaffold in ["best_of_n"] if m.kind == "best_of_n" else config.scaffold:
-                for task in tasks.values():
+                for loop, task in pairs:
                     identity = hashlib.sha256(f"{weights}\0{hashes[task.name]}".encode()).hexdigest()[:8]
                     own = f"seed{seed}" if scaffold in ("openevolve", "best_of_n") else f"{scaffold}-seed{seed}"
                     search = f"{name}--{slug(task.name)}--{own}--{identity}"
                     found.append(SearchSpec(
                         task=str(task.folder), out=str(out / name / slug(task.name) / own), name=search, seed=seed,
-                        domain=task.domain, journal=str(journal / f"{search}.jsonl"), scaffold=scaffold, **shared,
+                        domain=task.domain, journal=str(journal / f"{search}.jsonl"), scaffold=scaffold,
+                        iterations=loop.iterations, role=loop.role, **shared,
                     ))  # fmt: skip
         return found
 
     of = {n: specs(n, m) for n, m in config.mutators.items()}
-    without = [s for n, m in config.mutators.items() if m.kind in ("ast", "replay") for s in of[n]]
+    hosts = {n: host(m, config) for n, m in config.mutators.items() if m.kind == "routed"}
+    alone = [n for n, m in config.mutators.items() if m.kind in ("ast", "replay") or hosts.get(n, n) is None]
+    without = [s for n in alone for s in of[n]]
     groups = [Group(None, tuple(without))] if without else []
     for n, m in config.mutators.items():
         if m.kind == "served":
             sampled = [s for k, o in config.mutators.items() if o.kind == "best_of_n" and o.of == n for s in of[k]]
-            groups.append(Group(n, tuple(of[n] + sampled)))
-    return Plan(tasks, dict(config.mutators), infos, tuple(groups), tuple(seeds), fingerprints, config.role)
+            routed = [s for k, chosen_host in hosts.items() if chosen_host == n for s in of[k]]
+            groups.append(Group(n, tuple(of[n] + sampled + routed)))
+    return Plan(tasks, dict(config.mutators), infos, tuple(groups), tuple(seeds), fingerprints, tuple(loops))
 
 
 def recorded(config: Config, mutator: Mutator, spec: SearchSpec, task: Task) -> Path:

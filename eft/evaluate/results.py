@@ -18,7 +18,8 @@ from pydantic import TypeAdapter, ValidationError
 from eft.errors import EftError, UsageError
 
 NAME = "results.json"
-FORMAT = 1
+FORMAT = 2  # 1: without loops, which is what is written where only programs were searched
+PROGRAMS = "programs"  # the loop of tasks that name none
 
 # What became of one proposal: exactly one of these or a failure reason, so a search's outcomes add up to its proposals.
 IMPROVED, NOT_IMPROVED, REPAIRED, NO_OP = "improved", "not_improved", "repaired", "no_op"
@@ -43,11 +44,13 @@ class TaskInfo:
     hidden_start_raw: float | None = None  # on the hidden instances; a search's own measurement goes before it
     hidden_best_known: float | None = None
     fingerprint: str = ""  # of everything that decides a score; tells two versions of a task apart
+    loop: str = PROGRAMS  # the loop that it belongs to; loops are compared apart, and no mean is over several
 
 
 @dataclass(frozen=True)
 class MutatorInfo:
-    """A contender. `of`: the mutator whose replies `best_of_n` samples. `error`: why it could not run at all.
+    """A contender. `of`: the mutator whose replies `best_of_n` samples, or those that `routed` chooses among. `error`:
+    why it could not run at all.
 
     `edit`: the form of its edits (diff, rewrite), "" for the evaluation's. `trained_on`: domains of its training data,
     empty where its provenance does not say. A `served` control is a format control: a model that was trained on as many
@@ -55,8 +58,8 @@ class MutatorInfo:
     """
 
     name: str
-    kind: str = "served"  # served | ast | best_of_n
-    role: str = "tuned"  # baseline | tuned | control
+    kind: str = "served"  # served | ast | best_of_n | replay | routed; method: a loop's control, no mutator at all
+    role: str = "tuned"  # baseline | tuned | control | bound
     model: str = ""
     of: str = ""
     lookahead: int = 0
@@ -119,8 +122,49 @@ class Search:
 
 
 @dataclass(frozen=True)
+class Method:
+    """What a loop's own control found on one task with one seed, in as many evaluations as a search has (no mutator).
+
+    Values in the task's raw metric, as a Search has them. `bound`: an upper end (an oracle), shown and not compared
+    with.
+    """
+
+    name: str
+    task: str
+    seed: int
+    final_raw: float | None = None
+    curve: tuple[float | None, ...] = ()
+    evaluations: int = 0
+    bound: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """The best program of a mutator's searches on a task, against a `reference`, on rows that neither the searches nor
+    their final values have seen. `difference`: positive where the program is better; 95 % interval over `items`."""
+
+    mutator: str
+    task: str
+    seed: int
+    reference: str
+    value: float | None = None
+    reference_value: float | None = None
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    items: int = 0
+    what: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Results:
-    """A whole evaluation. `planned`: how many searches it is to have; fewer in `searches` means it is not finished."""
+    """A whole evaluation. `planned`: how many searches it is to have; fewer in `searches` means it is not finished.
+
+    `planned_of`: the same by loop. `methods`, `confirmed`: of loops that have controls of their own and fresh rows.
+    `troubles`: what failed of them, in words, by loop.
+    """
 
     tasks: tuple[TaskInfo, ...]
     mutators: tuple[MutatorInfo, ...]
@@ -132,11 +176,19 @@ class Results:
     command: str = ""
     started: float = 0.0
     seconds: float = 0.0
+    planned_of: dict[str, int] = field(default_factory=dict)
+    methods: tuple[Method, ...] = ()
+    confirmed: tuple[Confirmed, ...] = ()
+    troubles: dict[str, str] = field(default_factory=dict)
 
 
 def to_json(results: Results) -> dict[str, Any]:
-    """`results` as a JSON object (non-finite numbers become null: they are not JSON)."""
-    return {"format": FORMAT, **plain(dataclasses.asdict(results))}
+    """`results` as a JSON object (non-finite numbers become null: they are not JSON).
+
+    With other loops than programs in a format that releases before loops refuse: they would take them for tasks.
+    """
+    known = FORMAT if any(t.loop != PROGRAMS for t in results.tasks) else 1
+    return {"format": known, **plain(dataclasses.asdict(results))}
 
 
 def plain(value: Any) -> Any:
@@ -179,8 +231,8 @@ def load(path: Path) -> Results:
         ) from None
     if not isinstance(data, dict) or "searches" not in data:
         raise EftError("this is not the result of an evaluation", where=file, why="it has no 'searches'")
-    if data.get("format", FORMAT) != FORMAT:
-        raise EftError(f"results of format {data['format']}, this release reads {FORMAT}", where=file)
+    if data.get("format", FORMAT) not in range(1, FORMAT + 1):
+        raise EftError(f"results of format {data['format']}, this release reads up to {FORMAT}", where=file)
     try:
         return from_json(data)
     except ValidationError as e:

@@ -9,8 +9,11 @@ finished searches are skipped, and so is a server that has nothing left to do; u
 no reply and no evaluation is paid for twice. A search that fails, or a server that does not start, is written into the
 results and takes no other along; the exit code is 1 then. `--force` starts over: results go, journals are put aside.
 
-Writes <mutator>/<task>/seed<k>/ (one folder a search), journal/, logs/ (servers), results.json, and manifest.json when
-nothing failed.
+`loops:` adds other loops than programs (docs/loops.md): their task folders are made under loops/<name>/, what their
+evaluations need runs as long as searches do, and their controls and confirmations are computed after the searches.
+
+Writes <mutator>/<task>/seed<k>/ (one folder a search), journal/, logs/ (servers), loops/, results.json, and
+manifest.json when nothing failed.
 
 Honest limits: one server of ours at a time, on this machine; wall times of searches in flight together do not compare
 mutators. With `--executor ray` the output folder must be one that all machines see, and so must the gateway's address.
@@ -37,9 +40,9 @@ from typing import Any
 from eft import __version__, manifest
 from eft import config as configs
 from eft.errors import EftError
+from eft.evaluate import inprocess, loops, parts, servers, summary
 from eft.evaluate import plan as plans
 from eft.evaluate import results as tables
-from eft.evaluate import servers, summary
 from eft.evaluate.compare import compare
 from eft.evaluate.plan import Group, Plan
 from eft.evaluate.results import Results, Search
@@ -77,7 +80,7 @@ def discard(config: Config) -> None:
     with holding(out, "another evaluation", wait_s=0.5), manifest.clear_disk_errors(out):
         (out / manifest.NAME).unlink(missing_ok=True)
         (out / tables.NAME).unlink(missing_ok=True)
-        for name in config.mutators:
+        for name in (*config.mutators, loops.FOLDER):
             shutil.rmtree(out / name, ignore_errors=True)
         if (out / "journal").is_dir():
             aside = out / "replaced" / f"journal-{len(list((out / 'replaced').glob('journal-*'))) + 1}"
@@ -104,24 +107,6 @@ def _ended_by_signal() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _in_process(plan: Plan, config: Config, names: list[str]) -> dict[str, Any]:
-    """Factories of the mutators without a model, for the gateway: one instance a search, with that search's seed."""
-    from eft.mutators.ast import AstMutator
-    from eft.mutators.replay import Replay
-
-    specs = {s.name: s for s in plan.specs}
-    tasks = {str(t.folder): t for t in plan.tasks.values()}
-
-    def factory(search: str) -> AstMutator | Replay:
-        spec = specs[search]
-        mutator = plan.mutators[spec.mutator]
-        if mutator.kind == "replay":
-            return Replay(plans.recorded(config, mutator, spec, tasks[spec.task]), mutator.of)
-        return AstMutator(seed=spec.seed, lookahead=mutator.lookahead, form=spec.edit, task=tasks[spec.task])
-
-    return {name: factory for name in names}
-
-
 def run_group(config: Config, plan: Plan, group: Group, title: str, starter: Any) -> tuple[dict[str, str], str]:
     """Run what is left of one group. Returns (reasons of the failed searches by search id, the server's version).
 
@@ -137,13 +122,12 @@ def run_group(config: Config, plan: Plan, group: Group, title: str, starter: Any
     version, cached = "", None
     try:
         with contextlib.ExitStack() as stack:
-            server = None
-            if group.server is None:
-                mutators = _in_process(plan, config, sorted({s.mutator for s in group.specs}))
-            else:
+            server, mutators = None, {}
+            if group.server is not None:
                 server = stack.enter_context(servers.served(config, plan, group.server))
                 mutators, version = {group.server: server.upstream}, server.version
                 cached = metrics.prefix_cache(server.upstream.urls)
+            mutators |= stack.enter_context(inprocess.mutators(config, plan, group, server))
             gateway = stack.enter_context(running(
                 Gateway(config.out() / "journal", mutators, threads=config.workers, host=config.gateway_host)
             ))  # fmt: skip
@@ -174,9 +158,11 @@ def _cause(error: str | None) -> str:
 
 
 def gather(
-    config: Config, plan: Plan, reasons: dict[str, str], versions: dict[str, str], started: float, seconds: float
-) -> Results:
-    """The results as they stand on disk now; `reasons`: why searches failed, by id."""
+    config: Config, plan: Plan, reasons: dict[str, str], versions: dict[str, str], started: float, seconds: float,
+    aside: dict[str, loops.Beside] | None = None,
+) -> Results:  # fmt: skip
+    """The results as they stand on disk now; `reasons`: why searches failed, by id; `aside`: what stands beside the
+    searches, by loop."""
     by_folder = {str(t.folder): t for t in plan.tasks.values()}
     searches: list[Search] = []
     starts: dict[str, set[float]] = {}
@@ -195,19 +181,23 @@ def gather(
         own = [s for s in searches if s.mutator == info.name]
         same = {s.reason for s in own} if own and all(s.status == "failed" for s in own) else set()
         infos.append(dataclasses.replace(info, error=same.pop().splitlines()[0] if len(same) == 1 else ""))
+    stands, places = (aside or {}).values(), list(plan.tasks)
     return Results(
-        tasks=tuple(_measured(t, starts.get(t.name, set())) for t in plan.tasks.values()),
+        tasks=tuple(_measured(t, loop.name, starts.get(t.name, set())) for loop in plan.loops for t in loop.tasks),
         mutators=tuple(infos),
-        searches=tuple(sorted(searches, key=lambda s: (order[s.mutator], list(plan.tasks).index(s.task), s.seed))),
+        searches=tuple(sorted(searches, key=lambda s: (order[s.mutator], places.index(s.task), s.seed))),
         planned=len(plan.specs), seeds=plan.seeds,
         config=config.model_dump(mode="json"), versions=versions,
         command=_command(config), started=started, seconds=round(seconds, 1),
+        planned_of={x.name: sum(s.task in {str(t.folder) for t in x.tasks} for s in plan.specs) for x in plan.loops},
+        methods=tuple(m for b in stands for m in b.methods), confirmed=tuple(c for b in stands for c in b.confirmed),
+        troubles={name: b.trouble for name, b in (aside or {}).items() if b.trouble},
     )  # fmt: skip
 
 
-def _measured(task: Task, starts: set[float]) -> tables.TaskInfo:
+def _measured(task: Task, loop: str, starts: set[float]) -> tables.TaskInfo:
     """The task's card, with its start value as these searches measured it, where they agree."""
-    info = plans.task_info(task)
+    info = plans.task_info(task, loop)
     return dataclasses.replace(info, start_raw=next(iter(starts))) if len(starts) == 1 else info
 
 
@@ -245,10 +235,17 @@ def run(config: Config) -> Path:
     plan = plans.make(config)
     sandbox.choose(config.sandbox)
     servers.check(config, plan)
+    loops.check(config, _pending_loops(plan))
     with manifest.clear_disk_errors(config.out()):
         config.out().mkdir(parents=True, exist_ok=True)
     with holding(config.out(), "another evaluation", wait_s=0.5):
         return _run(config, plan)
+
+
+def _pending_loops(plan: Plan) -> list[loops.Loop]:
+    """The loops with searches that have no result yet."""
+    waiting = {s.task for g in plan.groups for s in g.pending()}
+    return [loop for loop in plan.loops if waiting & {str(t.folder) for t in loop.tasks}]
 
 
 def _run(config: Config, plan: Plan) -> Path:
@@ -271,11 +268,12 @@ def _run(config: Config, plan: Plan) -> Path:
     searches = plural(len(plan.specs), "search")
     say(f"{' x '.join(size)}, {plural(config.iterations, 'proposal')} each: {searches}, {done} done already")
     reasons: dict[str, str] = {}
+    aside: dict[str, loops.Beside] = {}
     pending = [s for g in plan.groups for s in g.pending()]
 
     def record() -> Results:
         """Write what stands by now; a report can be made of it at any moment."""
-        found = gather(config, plan, reasons, versions, first, spent + time.time() - started)
+        found = gather(config, plan, reasons, versions, first, spent + time.time() - started, aside)
         manifest.write_json(out / tables.NAME, tables.to_json(found))
         return found
 
@@ -284,6 +282,9 @@ def _run(config: Config, plan: Plan) -> Path:
         starter = None
         if pending:  # it loads while the tasks are looked at
             starter = stack.enter_context(opened(config.executor, min(config.workers, most)))
+        held = loops.Held(config, stack)
+        for loop in _pending_loops(plan):
+            held.hold(loop)
         waiting = {s.task for s in pending}
         for task in plan.tasks.values():
             if str(task.folder) in waiting:
@@ -298,8 +299,13 @@ def _run(config: Config, plan: Plan) -> Path:
             versions |= {"vllm": version} if version else {}
             results = record()
             _say_time_left(plan, number, done, started)
-    comparison = compare(results)
-    show(results, comparison)
+        for loop in plan.loops:
+            aside[loop.name] = loops.beside(config, plan, loop, held)
+        results = record()
+    found = {name: parts.part(results, name) for name in parts.loops(results)}
+    compared = {name: compare(own) for name, own in found.items()}
+    for name in found:
+        show(found[name], compared[name], title=name if len(found) > 1 else "")
     say(
         f"{len(results.searches) - len(reasons)} of {searches} stand, {duration(time.time() - started)}; "
         f"results in {out / tables.NAME}"
@@ -308,13 +314,21 @@ def _run(config: Config, plan: Plan) -> Path:
         name, why = next(iter(reasons.items()))
         raise EftError(f"{len(reasons)} of {searches} failed", where=out / tables.NAME, why=f"{name}: {why}",
                        way_out="mend the cause and run the same command again: finished searches are kept")  # fmt: skip
+    if results.troubles:
+        name, why = next(iter(results.troubles.items()))
+        raise EftError(f"the controls of the loop '{name}' could not all be had", where=out / tables.NAME, why=why,
+                       way_out="mend the cause and run the same command again: all searches are kept")  # fmt: skip
+    rows = {name: c.rows for name, c in compared.items()}
+    closed = {n: {r.mutator.name: round(r.gap.point, 4) if r.gap else None for r in own} for n, own in rows.items()}
+    main = parts.headliner(results)
     counts = {
         "searches": len(results.searches), "proposals": sum(s.proposals for s in results.searches),
         "completion_tokens": sum(s.completion_tokens or 0 for s in results.searches),
-        "gap_closed": {r.mutator.name: round(r.gap.point, 4) if r.gap else None for r in comparison.rows},
+        "gap_closed": closed[main],
         "valid_edit_rate": {
-            r.mutator.name: round(r.behaviour.valid.point, 4) if r.behaviour.valid else None for r in comparison.rows
+            r.mutator.name: round(r.behaviour.valid.point, 4) if r.behaviour.valid else None for r in rows[main]
         },
+        **({"loops": {n: own for n, own in closed.items() if n != main}} if len(closed) > 1 else {}),
     }  # fmt: skip
     manifest.write(
         out, "evaluate", config.model_dump(mode="json"), inputs(config), [out / tables.NAME], counts, started

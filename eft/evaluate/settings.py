@@ -43,11 +43,12 @@ class Mutator(Section):
     started and stopped; or `base_url` and `model` of a server that is up (several: requests are spread over them). ast:
     a mutator without a model; `lookahead` k > 0 evaluates k edits for each proposal and answers with the best.
     best_of_n: the replies of the served mutator `of`, all to the start program, at equal budget. replay: the replies
-    that the mutator `of` of an earlier evaluation gave, from the folder of its journals, to the same searches.
+    that the mutator `of` of an earlier evaluation gave, from the folder of its journals, to the same searches. routed:
+    at every step the policy in the file `policy` says which of the mutators in `among` answers.
     """
 
-    kind: Literal["served", "ast", "best_of_n", "replay"] = Field(
-        "served", description="served, ast, best_of_n or replay"
+    kind: Literal["served", "ast", "best_of_n", "replay", "routed"] = Field(
+        "served", description="served, ast, best_of_n, replay or routed"
     )
     model: str | None = Field(None, description="model folder, hub id, or the model's name at base_url")
     base_url: str | list[str] | None = Field(
@@ -57,6 +58,8 @@ class Mutator(Section):
     edit: Literal["", "diff", "rewrite"] = Field("", description="form of its edits; default: the evaluation's")
     api_key_env: str = Field("", description="environment variable that holds the key of base_url")
     of: str | None = Field(None, description="best_of_n, replay: whose replies")
+    policy: Path | None = Field(None, description="routed: a Python file with route(state) -> name of a mutator")
+    among: list[str] = Field(default_factory=list, description="routed: the mutators that it chooses among")
     concurrency: int = Field(64, ge=1, description="served: requests in flight at once")
     requests_per_minute: float | None = Field(None, gt=0, description="served: no more requests than these a minute")
     budget: Budget = Field(default_factory=Budget, description="served: what the mutator may use up in all")
@@ -72,6 +75,8 @@ class Mutator(Section):
             raise ValueError("best_of_n needs `of`: the served mutator whose replies it samples")
         if self.kind == "replay" and not (self.of and self.journal):
             raise ValueError("replay needs `journal`, the journals of an earlier evaluation, and `of`, a mutator there")
+        if (self.kind == "routed") != bool(self.policy and self.among):
+            raise ValueError("a routed mutator, and no other, needs `policy` and `among`")
         if self.kind != "served" and (self.model or self.base_url):
             raise ValueError(f"`model` and `base_url` belong to served mutators, not to {self.kind}")
         return self
@@ -91,6 +96,10 @@ class Config(StageConfig):
     suite: str = Field("embedded", description="a shipped suite, or a suite's YAML file")
     role: str = Field("heldout", description="which tasks of the suite")
     tasks: list[str] = Field(default_factory=list, description="these tasks (names or folders) instead of the suite's")
+    loops: dict[str, dict[str, Any] | None] = Field(
+        default_factory=dict,
+        description="loops by name with their options: programs, merge, routing; default: programs alone",
+    )  # fmt: skip
     mutators: dict[str, Mutator] = Field(default_factory=dict, description="contenders by name")
     baseline: str = Field("base", description="name of the untuned mutator")
     iterations: int = Field(100, ge=1, description="proposals a search")

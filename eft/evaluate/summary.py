@@ -20,7 +20,7 @@ from eft.search.spec import CACHE, Candidate, SearchResult, SearchSpec
 from eft.tasks.task import Task
 
 EXAMPLE = 1200  # characters kept of one reply that failed
-_BROKEN = re.compile(r"(?:evaluator_error: )?(?:(?:Syntax|Indentation|Tab)Error\b|it does not compile)")
+_BROKEN = re.compile(r"(?:evaluator_error: )?(?:(?:Syntax|Indentation|Tab)Error\b|it does not compile|it is not valid YAML)")
 DIFF_LINES = 160  # lines kept of the way from the start program to the best one
 
 

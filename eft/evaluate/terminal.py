@@ -20,13 +20,16 @@ def _cells(row: Row) -> list[str]:
     return [gap, inside, *rates, text.count(b.distinct), text.count(b.completion_tokens)]
 
 
-def show(results: Results, comparison: Comparison, width: int | None = None) -> None:
-    """Print a row per mutator, what could not be measured, and the verdict. `width`: columns, else the terminal's."""
+def show(results: Results, comparison: Comparison, width: int | None = None, title: str = "") -> None:
+    """Print a row per mutator, what could not be measured, and the verdict. `width`: columns, else the terminal's.
+    `title`: the loop that the rows are of, where there are several."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console(stderr=True, width=width)
+    if title:
+        console.print(Text(printable(title), style="bold"))
     names = ["gap closed", "95% interval", "valid edits", "no-ops", "improves", "distinct", "reply tokens"]
     shown = len(names) if console.width >= NARROW else 5
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))

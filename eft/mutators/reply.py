@@ -13,11 +13,13 @@ from typing import Any, Protocol
 @dataclass(frozen=True)
 class Reply:
     """One answer. `proposals`: edits that were evaluated on the way, the chosen one included, as objects with
-    parent_code, child_code, response, parent_metrics, child_metrics, child_artifacts and chosen."""
+    parent_code, child_code, response, parent_metrics, child_metrics, child_artifacts and chosen. `usage`: prompt_tokens
+    and completion_tokens, where it was asked of a model on the way."""
 
     content: str
     proposals: tuple[dict[str, Any], ...] = ()
     reasoning: str | None = None
+    usage: dict[str, int] | None = None
 
 
 class Mutator(Protocol):
