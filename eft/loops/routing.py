@@ -9,13 +9,25 @@ A genome is a Python policy `route(state) -> name`, run in the sandbox (eft/task
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from eft import __version__, manifest
 from eft import config as configs
-from eft.loops import routing_table, routing_task
+from eft.loops import (
+    Control,
+    routing_controls,
+    routing_score,
+    routing_step_controls,
+    routing_steps,
+    routing_table,
+    routing_task,
+)
 from eft.tasks.task import Task
 
 PRICES = (0.0, 10.0, 50.0, 150.0, 500.0, 2000.0, 10000.0)  # of the metrics of a whole curve
@@ -49,6 +61,9 @@ class Section(configs.Section):
     hidden: float = Field(0.4, gt=0, lt=1, description="share of the rows that only the final score sees")
     names: bool = Field(False, description="is the policy told the data set's name, which gives much away?")
     seed: int = Field(0, description="decides the splits")
+    routers: list[Literal["logistic", "knn"]] = Field(
+        list(routing_controls.LEARNED), description="learned routers among the controls (scikit-learn)"
+    )
 
     @field_validator("sweep")
     @classmethod
@@ -57,17 +72,40 @@ class Section(configs.Section):
             raise ValueError("prices must be different, and not negative")
         return sorted(value)
 
+    searches: Path | None = Field(
+        None, description="recorded searches of several mutators: the output of eft evaluate, or transitions.parquet"
+    )
+    mutators: list[str] = Field(default_factory=list, description="only these mutators of the recorded searches")
+    budget: int | None = Field(None, ge=1, description="steps of a game; default: as many as the longest search")
+    plays: int = Field(4, ge=1, description="games on every recorded task")
+    step_price: float = Field(
+        0.0, ge=0, description="share of the way to the best recorded score that a second of asking costs"
+    )
+
     @model_validator(mode="after")
     def _something(self) -> Section:
-        if self.table is None:
-            raise ValueError("the routing loop needs `table`")
+        if self.table is None and self.searches is None:
+            raise ValueError("the routing loop needs `table`, `searches`, or both")
         return self
 
 
 def tasks(section: Section, *, root: Path, out: Path) -> list[Task]:
-    """One task for every split of the table. Raises UsageError and EftError for a table or options that cannot work."""
-    file = root / section.table.expanduser()
-    table = routing_table.read(file, models=section.models, prices=section.prices)
+    """One task for every split of the table and of the recorded searches. Raises UsageError and EftError for a table,
+    searches or options that cannot work."""
+    found = _query_tasks(section, root, out) if section.table else []
+    for number in range(section.splits if section.searches else 0):
+        found.append(routing_steps.write(
+            root / section.searches.expanduser(), out / f"steps-split{number}", name=f"routing/steps-split{number}",
+            mutators=section.mutators, budget=section.budget, plays=section.plays, hidden=section.hidden,
+            price=section.step_price, seed=section.seed, number=number,
+        ))  # fmt: skip
+    return found
+
+
+def _query_tasks(section: Section, root: Path, out: Path) -> list[Task]:
+    if section.routers:
+        routing_controls.check()
+    table = routing_table.read(root / section.table.expanduser(), models=section.models, prices=section.prices)
     prices = section.sweep if section.objective in ("aiq", "apgr") else [section.price]
     found = []
     for number in range(section.splits):
@@ -77,3 +115,35 @@ def tasks(section: Section, *, root: Path, out: Path) -> list[Task]:
             by=section.group, hidden=section.hidden, names=section.names, seed=section.seed, number=number,
         ))  # fmt: skip
     return found
+
+
+def controls(
+    section: Section, task: Task, *, root: Path, out: Path, evaluations: int, seeds: Sequence[int]
+) -> list[Control]:  # fmt: skip
+    """What other routers reach on the task's rows, each once for every seed; kept in out/controls.
+
+    None of them searches, so `evaluations` does not bound them.
+    """
+    file = out / "controls" / f"{task.folder.name}.json"
+    rows = task.folder / "rows.json"
+    key = [__version__, manifest.file_hash(rows), list(seeds), list(section.routers)]
+    if (known := _kept(file, key)) is not None:
+        return known
+    told = json.loads(rows.read_text(encoding="utf-8"))
+    if "plays" in told:
+        boards = (routing_steps.board(task.folder), routing_steps.board(task.folder, hidden=True))
+        found = routing_step_controls.all_of(*boards, seeds, task.seed_raw)
+    else:
+        groups = (told["search"]["groups"], told["hidden"]["groups"])
+        sides = (routing_score.game(task.folder), routing_score.game(task.folder, hidden=True))
+        found = routing_controls.all_of(*sides, groups, seeds, task.seed_raw, section.routers)
+    manifest.write_json(file, {"key": key, "controls": [dataclasses.asdict(c) for c in found]})
+    return found
+
+
+def _kept(file: Path, key: list[Any]) -> list[Control] | None:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        return [Control(**c) for c in data["controls"]] if data["key"] == key else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

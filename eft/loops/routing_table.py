@@ -199,6 +199,11 @@ def _wide(file: Path, head: list[str], rows: list[list[Any]]) -> Table:
     return Table(file.stem, tuple(models), tuple(ids), tuple(prompts), tuple(groups), scores, costs)
 
 
+def family(group: str) -> str:
+    """The head of a data set's name, up to its first - or _: mmlu-anatomy and mmlu-virology are one family."""
+    return group.replace("_", "-").split("-")[0]
+
+
 def plain(prompt: str) -> str:
     """The prompt as a model saw it: RouterBench writes the turns of a prompt as a Python list of texts."""
     if not (prompt.startswith("[") and prompt.rstrip().endswith("]")):

@@ -25,7 +25,7 @@ from eft.errors import EftError, UsageError
 from eft.loops import routing_score
 from eft.loops.folders import write_task
 from eft.loops.routing_state import facts
-from eft.loops.routing_table import Table
+from eft.loops.routing_table import Table, family
 from eft.tasks.task import Task
 
 EVALUATOR = '''"""Routing prompts to models. Written by eft (eft/loops/routing_task.py)."""
@@ -99,7 +99,7 @@ def groups_of(table: Table, by: str) -> list[str]:
     """The group of every row: its data set, or the data set's family (the name up to its first - or _). Rows of a table
     that names no data sets are groups of their own."""
     names = [g or f"row {i}" for i, g in zip(table.ids, table.groups, strict=True)]
-    return names if by == "name" else [n.replace("_", "-").split("-")[0] for n in names]
+    return names if by == "name" else [family(n) for n in names]
 
 
 def split(groups: Sequence[str], how: str, hidden: float, seed: int, number: int) -> tuple[list[int], list[int]]:

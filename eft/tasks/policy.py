@@ -32,6 +32,7 @@ _NAMES = frozenset({
     "__builtins__", "__import__", "__loader__", "__spec__", "breakpoint", "compile", "delattr", "eval", "exec",
     "getattr", "globals", "input", "locals", "memoryview", "open", "setattr", "vars",
 })  # fmt: skip
+REMEMBERS = "route() answers the same state differently in another order: it must keep nothing between states"
 _FRAMES = ("f_", "gi_", "cr_", "ag_", "tb_", "co_")
 
 DRIVER = """
@@ -117,7 +118,7 @@ def ask(code: str, states: Sequence[dict[str, Any]], names: Sequence[str], *, tw
     first = run(code, DRIVER, list(states), bounds=bounds)
     if first.validity is not Validity.VALID:
         return Answers([], first.validity, first.error, first.stderr, first.seconds)
-    if (why := _foreign(first.value, len(states), names)) is not None:
+    if (why := foreign(first.value, len(states), names)) is not None:
         return Answers([], Validity.INCORRECT, why, first.stderr, first.seconds)
     seconds = first.seconds
     if twice and len(states) > 1:
@@ -128,12 +129,11 @@ def ask(code: str, states: Sequence[dict[str, Any]], names: Sequence[str], *, tw
         if again.validity is not Validity.VALID:
             return Answers([], again.validity, f"{again.error} (asked in another order)", again.stderr, seconds)
         if not isinstance(again.value, list) or again.value != [first.value[i] for i in order]:
-            why = "route() answers the same state differently in another order: it must keep nothing between states"
-            return Answers([], Validity.INCORRECT, why, again.stderr, seconds)
+            return Answers([], Validity.INCORRECT, REMEMBERS, again.stderr, seconds)
     return Answers(first.value, Validity.VALID, "", first.stderr, seconds)
 
 
-def _foreign(value: Any, count: int, names: Sequence[str]) -> str | None:
+def foreign(value: Any, count: int, names: Sequence[str]) -> str | None:
     """Why these are no answers; None where they are."""
     if not isinstance(value, list) or len(value) != count:
         return "there is not one answer for every state"
