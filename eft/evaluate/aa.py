@@ -1,12 +1,14 @@
 """eft aa: the same mutator against itself, many times over. How often does the comparison see a difference?
 
     eft aa out/ast_seeds --runs 200
+    eft aa out/loops --loop merge
 
 Contract. RESULTS is an evaluation (its folder or results.json) with many seeds of a mutator on every task. Every run
 draws, on each task, disjoint seeds of that one mutator for two sides (or more: `comparisons`), compares them exactly
 as a report would, and counts what it would have claimed. There is nothing to find, so it may claim something in at most
-5 % of the runs. Nothing is searched: recorded searches are dealt anew. Writes a JSON object; exits with an error where
-the comparison rejects more often than it says.
+5 % of the runs. Loops are dealt apart (`loop`); a loop's own controls can be dealt like mutators. Nothing is searched:
+recorded searches are dealt anew. Writes a JSON object; exits with an error where the comparison rejects more often than
+it says.
 
 Honest limits: the dealt runs share one pool of searches, so the rate is that of this pool; 200 runs tell 5 % from 10 %,
 not from 6 %.
@@ -24,12 +26,12 @@ from pydantic import Field
 from eft import manifest
 from eft.config import StageConfig
 from eft.errors import EftError, UsageError, nearest
-from eft.evaluate import metrics, text
+from eft.evaluate import metrics, parts, text
 from eft.evaluate import results as tables
 from eft.evaluate.combine import shown
 from eft.evaluate.compare import Found, adjust, found_by, pair
 from eft.evaluate.comparison import Pair
-from eft.evaluate.contenders import separated
+from eft.evaluate.contenders import METHOD, separated
 from eft.evaluate.results import Results
 from eft.evaluate.significance import ALPHA
 from eft.evaluate.stats import wilson
@@ -55,6 +57,7 @@ class Config(StageConfig):
 
     results: Path = Field(Path("evaluate"), description="an evaluation's folder, or its results.json")
     output: Path | None = Field(Path("aa.json"), description="the JSON file")
+    loop: str = Field("", description="which loop's searches; default: programs, or the first one that there is")
     mutator: str = Field("", description="whose searches; default: the one with the most seeds")
     seeds: int | None = Field(None, ge=2, description="seeds a side; default: as many as the results have, 5 at most")
     comparisons: int = Field(1, ge=1, description="references that the one side is compared with at once")
@@ -164,16 +167,24 @@ def run(config: Config) -> dict[str, Any]:
     Raises UsageError for results that cannot be dealt, EftError where too much is rejected.
     """
     out = config.out()
-    results = separated(tables.load(_file(config)))
-    name, seeds = chosen(config, pools(results))
+    found = tables.load(_file(config))
+    loop = config.loop or parts.headliner(found)
+    if loop not in parts.loops(found):
+        raise UsageError(f"these results have no loop '{loop}'", where=_file(config),
+                         way_out=nearest(loop, parts.loops(found)))  # fmt: skip
+    results = separated(parts.part(found, loop))
+    of_controls = config.mutator and config.mutator in {m.name for m in results.mutators if m.kind == METHOD}
+    name, seeds = chosen(config, pools(results if of_controls else parts.searched(results)))
     runs = replay(results, name, seeds, config)
     rows = summary(runs)
     tasks = len(runs[0][0].tasks)
-    counts = {"mutator": name, "seeds": seeds, "tasks": tasks, "comparisons": config.comparisons,
+    counts = {"loop": loop, "mutator": name, "seeds": seeds, "tasks": tasks, "comparisons": config.comparisons,
               **{r["claim"]: r["rejected"] for r in rows}, "runs": config.runs}  # fmt: skip
     manifest.write_json(out, {**counts, "alpha": ALPHA, "claims": rows})
     size = f"{text.plural(tasks, 'task')} with a gap, {text.plural(seeds, 'seed')} a side"
-    head = f"{shown(name)} against itself, {size}, {text.plural(config.runs, 'run')}, α {text.percent(ALPHA)}"
+    which = "" if loop == tables.PROGRAMS else f" ({loop})"
+    runs_of = text.plural(config.runs, "run")
+    head = f"{shown(name)} against itself{which}, {size}, {runs_of}, α {text.percent(ALPHA)}"
     print(f"aa: {head}", file=sys.stderr)
     for r in rows:
         share = f"{text.percent(r['share'])} ({text.percent(r['low'])} to {text.percent(r['high'])})"

@@ -14,6 +14,7 @@ from typing import Any
 
 from eft.errors import UsageError
 from eft.evaluate.page import printable
+from eft.evaluate.parts import loops
 from eft.evaluate.results import MutatorInfo, Results, Search, TaskInfo
 
 # setting -> in a reader's words. What decides a search's outcome beside mutator, task, seed, scaffold and edit form.
@@ -48,6 +49,11 @@ def _check(first: Results, other: Results, where: Path) -> None:
             continue  # both named their tasks one by one: these are compared below
         if a is not None and b is not None and a != b:
             raise _refuse(name, a, b, where)
+    for name in loops(first):
+        budgets = [(r.config.get("loops") or {}).get(name) or {} for r in (first, other)]
+        a, b = (o.get("iterations", r.config.get("iterations")) for o, r in zip(budgets, (first, other), strict=True))
+        if a is not None and b is not None and a != b and name in loops(other):
+            raise _refuse(f"numbers of proposals a search ({shown(name)})", a, b, where)
     levels = sandboxes(first), sandboxes(other)
     if all(levels) and levels[0] != levels[1]:
         raise _refuse("sandbox levels", *(" and ".join(sorted(v)) for v in levels), where)
@@ -68,7 +74,7 @@ def _changed(a: TaskInfo, b: TaskInfo) -> str:
     """What tells two versions of a task apart; "" for the same one."""
     if a.fingerprint and b.fingerprint:
         return "" if a.fingerprint == b.fingerprint else "its folder's fingerprint differs"
-    for field in ("direction", "raw_metric", "start_raw", "best_known", "isolation"):
+    for field in ("loop", "direction", "raw_metric", "start_raw", "best_known", "isolation"):
         one, other = getattr(a, field), getattr(b, field)
         if one != other and None not in (one, other):
             return f"{field} is {shown(other)} here, {shown(one)} before"
@@ -140,15 +146,30 @@ def combine(found: Sequence[tuple[Path, Results]]) -> Results:
             planned=total.planned + other.planned, versions={**other.versions, **total.versions},
             command="\n".join(c for c in (total.command, other.command) if c),
             started=min((v for v in (total.started, other.started) if v), default=0.0),
+            methods=tuple(dict.fromkeys((*total.methods, *other.methods))),
+            confirmed=tuple(dict.fromkeys((*total.confirmed, *other.confirmed))),
+            troubles={**other.troubles, **total.troubles},
         )  # fmt: skip
     engines = sorted({s.scaffold for s in searches.values()} - {"", "best_of_n"})
     edits = {m.edit for m in mutators.values() if m.edit}
     return dataclasses.replace(
         total, mutators=tuple(mutators.values()), searches=tuple(searches.values()),
-        planned=max(len(searches), total.planned - _twice(found, searches)),
+        planned=max(len(searches), total.planned - _twice(found, searches)), planned_of=_planned_of(found, searches),
         config={**total.config, "scaffold": engines or total.config.get("scaffold"),
                 "edit": " and ".join(sorted(edits)) or total.config.get("edit")},
     )  # fmt: skip
+
+
+def _planned_of(found: Sequence[tuple[Path, Results]], searches: dict) -> dict[str, int]:
+    """How many searches each loop is to have, those in several of the results counted once."""
+    of = {t.name: t.loop for _, r in found for t in r.tasks}
+    planned: dict[str, int] = {}
+    for name in dict.fromkeys(of.values()):
+        own = sum(of.get(key[1]) == name for key in searches)
+        asked = sum(r.planned_of.get(name, r.planned) for _, r in found)
+        standing = sum(of.get(s.task) == name for _, r in found for s in r.searches)
+        planned[name] = max(own, asked - (standing - own))
+    return planned
 
 
 def _twice(found: Sequence[tuple[Path, Results]], searches: dict) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from eft.evaluate import plan as plans
@@ -11,7 +12,7 @@ from eft.evaluate.plan import Group, Plan
 from eft.evaluate.servers import Served, served
 from eft.evaluate.settings import Config
 from eft.mutators.reply import Mutator
-from eft.search.spec import SearchSpec
+from eft.search.spec import CACHE, SearchSpec
 
 ARMS = "arms"  # journals of what served mutators answered to routed ones
 
@@ -60,8 +61,11 @@ def mutators(config: Config, plan: Plan, group: Group, server: Served | None) ->
                 return ast(spec.mutator, spec)
             from eft.mutators.routed import Routed
 
-            return Routed(config.path(mutator.policy or ""), {n: arm(n, spec) for n in mutator.among},
-                          budget=spec.iterations, seed=spec.seed, task=tasks[spec.task])  # fmt: skip
+            return Routed(
+                config.path(mutator.policy or ""), {n: arm(n, spec) for n in mutator.among}, budget=spec.iterations,
+                seed=spec.seed, task=tasks[spec.task], journal=Path(spec.journal or ""), cache=spec.folder / CACHE,
+                name=spec.mutator,
+            )  # fmt: skip
 
         yield {name: factory for name in names}
 

@@ -35,14 +35,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     return [f"| {' | '.join(head)} |", f"|{'|'.join(['---'] + ['--:'] * (len(head) - 1))}|", *body, ""] if body else []
 
 
-def _mean(mean: Mean | None, show=text.percent, interval=text.interval_percent) -> str:
+def mean_cell(mean: Mean | None, show=text.percent, interval=text.interval_percent) -> str:
     if mean is None:
         return text.DASH
     inside = mean.such or mean.these
     return show(mean.point) + (f" ({interval(inside)})" if inside else "")
 
 
-def _rate(rate: Rate | None) -> str:
+def rate_cell(rate: Rate | None) -> str:
     return text.percent(rate.point if rate else None)
 
 
@@ -51,22 +51,24 @@ def _pair(p: Pair) -> list[str]:
     reach = f"{p.reach.reached} of {p.reach.pairs}" if p.reach and p.reach.pairs else text.DASH
     needed = [text.count(n) for n in ((p.needs.seeds, p.needs.tasks) if p.needs else (None, None))]
     return [
-        page.versus(p), _mean(p.difference, text.points, text.interval_points),
-        _mean(p.area, text.points, text.interval_points), text.signed(p.relative),
+        page.versus(p), mean_cell(p.difference, text.points, text.interval_points),
+        mean_cell(p.area, text.points, text.interval_points), text.signed(p.relative),
         f"{p.wins}–{p.ties}–{p.losses}", *tests, reach, *needed,
     ]  # fmt: skip
 
 
-def render(results: Results, comparison: Comparison, verdict: Verdict, provenance: Provenance) -> str:
-    """The whole report. Deterministic."""
+def render(
+    results: Results, comparison: Comparison, verdict: Verdict, provenance: Provenance, loops: Sequence[str] = ()
+) -> str:
+    """The whole report. Deterministic. `loops`: the lines of the other loops' sections."""
     results = separated(results)
     lines = [f"# {safe(verdict.headline)}", ""]
     rows = []
     for r, p in page.leading(comparison):
         b = r.behaviour
         rates = (b.improves, b.improves_of_edits, b.valid, b.no_op, b.broken, b.errors, b.timeouts)
-        rows.append([r.mutator.name, _mean(r.gap), _mean(r.area), text.points(p.difference.point) if p and p.difference
-                     else text.DASH, f"{p.wins}–{p.ties}–{p.losses}" if p else text.DASH, *map(_rate, rates),
+        rows.append([r.mutator.name, mean_cell(r.gap), mean_cell(r.area), text.points(p.difference.point) if p and p.difference
+                     else text.DASH, f"{p.wins}–{p.ties}–{p.losses}" if p else text.DASH, *map(rate_cell, rates),
                      text.count(b.completion_tokens), text.count(b.evaluations)])  # fmt: skip
     lines += table(["mutator", "gap closed (95%)", "area", "against base, points", "won–tied–lost", "improves",
                     "… without no-ops", "valid edits", "no-ops", "do not compile", "fail at run time", "time out",
@@ -110,6 +112,7 @@ def render(results: Results, comparison: Comparison, verdict: Verdict, provenanc
         lines += ["## Searches that failed", ""]
         lines += table(["mutator", "task", "seed", "reason"],
                        ([s.mutator, s.task, s.seed, s.reason[:200]] for s in comparison.failed[:40]))  # fmt: skip
+    lines += loops
     lines += ["## Circumstances", ""]
     known = [(n, page.value(results.config[k])) for k, n in page.SETTINGS.items() if results.config.get(k) is not None]
     lines += table(["what", "value"], [*known, *page.contained(results), *sorted(results.versions.items())])

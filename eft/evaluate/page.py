@@ -57,7 +57,7 @@ def styles(mutators: Sequence[MutatorInfo]) -> dict[str, str]:
             found[name] = f"c-tuned{tuned % 4}"
             tuned += 1
         elif m.kind != "best_of_n":
-            found[name] = f"c-control{control % 3}"
+            found[name] = f"c-control{control % 3}" + (" dashed" if control % 6 > 2 else "")
             control += 1
     for m in mutators:
         found.setdefault(origin(m.name), f"{found.get(m.of, 'c-base')} dashed")
@@ -289,6 +289,8 @@ def value(v: Any) -> str:
     return text.number(v) if isinstance(v, float) else str(v)
 
 
+CONFIRMATION = ["mutator", "task", "against", "its value", "the other's", "difference (95%)", "fresh rows"]
+
 # What decides a search's outcome, in a reader's words; everything else is in results.json.
 SETTINGS = {
     "suite": "suite", "role": "role", "scaffold": "scaffold", "iterations": "proposals a search",
@@ -313,8 +315,10 @@ def environment() -> Any:
     return env
 
 
-def render(results: Results, comparison: Comparison, verdict: Verdict, provenance: Provenance) -> str:
-    """The whole page. Deterministic: the only time in it is the evaluation's own."""
+def render(
+    results: Results, comparison: Comparison, verdict: Verdict, provenance: Provenance, loops: Sequence[Any] = ()
+) -> str:
+    """The whole page. Deterministic: the only time in it is the evaluation's own. `loops`: views of the other loops."""
     import markupsafe
 
     results = separated(results)
@@ -335,7 +339,7 @@ def render(results: Results, comparison: Comparison, verdict: Verdict, provenanc
         lineage=markupsafe.Markup(printable(svg(provenance.lineage["nodes"]))) if provenance.lineage else "",  # it escapes names
         archived=len(provenance.lineage.get("archive", [])) if provenance.lineage else 0,
         losses=loss_plots(provenance.losses), failures=failures, contained=contained(results),
-        tone=lambda p: TONES[strength(p)],
+        tone=lambda p: TONES[strength(p)], loops=loops, confirmation=CONFIRMATION,
         gap_label=text.percent, pair_label=text.points,
         settings=[(n, value(results.config[k])) for k, n in SETTINGS.items() if results.config.get(k) is not None],
         stacks=stacks, key=key, examples=examples(results.searches),

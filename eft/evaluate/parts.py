@@ -35,6 +35,8 @@ def part(results: Results, loop: str) -> Results:
     names = {m.name: f"{m.name} (control)" if m.name in taken else m.name for m in methods}
     infos = {names[m.name]: MutatorInfo(names[m.name], METHOD, "bound" if m.bound else "control") for m in methods}
     starts = _starts(searches)
+    if loop != PROGRAMS:
+        tasks = {name: _scaled(t, searches, methods) for name, t in tasks.items()}
     return dataclasses.replace(
         results, tasks=tuple(tasks.values()), mutators=(*results.mutators, *infos.values()),
         searches=(*searches, *(_search(m, names[m.name], tasks[m.task], starts) for m in methods)),
@@ -49,6 +51,21 @@ def searched(results: Results) -> Results:
     own = tuple(m for m in results.mutators if m.kind != METHOD)
     names = {m.name for m in own}
     return dataclasses.replace(results, mutators=own, searches=tuple(s for s in results.searches if s.mutator in names))
+
+
+def _scaled(task: TaskInfo, searches: Iterable[Search], methods: Iterable[Method]) -> TaskInfo:
+    """The task with the best value that anybody reached here in the place of a best known one, where there is none: a
+    unit for its differences, the same for all contenders. It changes no sign and no rank within the task."""
+    if task.best_known is not None:
+        return task
+    own = [x for x in (*searches, *methods) if x.task == task.name and not getattr(x, "bound", False)]
+    best = min if task.direction == "min" else max
+    seen = [v for x in own for v in map(metrics.known, x.curve) if v is not None]
+    final = [v for v in (metrics.known(x.final_raw) for x in own) if v is not None]
+    return dataclasses.replace(
+        task, best_known=best(seen, default=None), best_known_source="best of these results",
+        hidden_best_known=best(final, default=None) if task.has_hidden else None,
+    )  # fmt: skip
 
 
 def _starts(searches: Iterable[Search]) -> dict[str, float | None]:

@@ -134,9 +134,9 @@ def _check_routed(name: str, m: Mutator, config: Config) -> None:
         raise UsageError(f"'{name}' routes among several models that would have to be served at once",
                          why=f"{', '.join(ours)}; one server of ours runs at a time",
                          way_out="serve all but one of them elsewhere, and give `base_url`")  # fmt: skip
-    if not config.path(m.policy or "").is_file():
-        raise UsageError(f"'{name}' has no policy", where=config.path(m.policy or ""),
-                         way_out="give a Python file with route(state) -> name of a mutator")  # fmt: skip
+    from eft.mutators import routed
+
+    routed.check(config.path(m.policy or ""), list(m.among))
 
 
 def host(m: Mutator, config: Config) -> str | None:

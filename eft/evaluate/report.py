@@ -6,9 +6,11 @@
 Contract. RESULTS is an evaluation's folder or its results.json; a half-finished one is reported as such. Several are
 compared as one where they are of the same tasks, prompt format, budget and sandbox, and refused with the reason where
 they are not. The page needs no network and no script, follows the reader's light or dark scheme, prints, and fits a
-phone. Beside it lie the same report as Markdown (report.md) and every number of it as JSON (report.json). Its sentences
-come from the numbers and their intervals; it says what they do not show. The data's provenance is read from the
-manifests of the stages in `provenance` (default: the folder above the first results, a recipe's root).
+phone. Loops beside programs have a section each: their controls, intervals and confirmations; the headline and all means
+stay those of programs (of the first loop, where no programs were searched). Beside it lie the same report as Markdown
+(report.md) and every number of it as JSON (report.json). Its sentences come from the numbers and their intervals; it
+says what they do not show. The data's provenance is read from the manifests of the stages in `provenance` (default: the
+folder above the first results, a recipe's root).
 
 Honest limits: it reads the summaries in results.json; for whole replies and programs see the searches' own folders.
 """
@@ -26,15 +28,14 @@ from pydantic import Field, field_validator
 from eft import manifest
 from eft.config import StageConfig
 from eft.errors import UsageError
-from eft.evaluate import markdown, page
+from eft.evaluate import markdown, page, sections
 from eft.evaluate import provenance as stages
 from eft.evaluate import results as tables
 from eft.evaluate.combine import combine
-from eft.evaluate.compare import compare
 from eft.evaluate.comparison import Comparison
 from eft.evaluate.results import Results
 from eft.evaluate.terminal import show
-from eft.evaluate.verdict import Verdict, strength, verdict
+from eft.evaluate.verdict import Verdict, strength
 
 
 class Config(StageConfig):
@@ -106,15 +107,18 @@ def run(config: Config) -> Path:
         raise UsageError("the report is an HTML file", where=out, why="its Markdown and JSON are written beside it",
                          way_out=f"-o {out.with_suffix('.html')}")  # fmt: skip
     found = combine([(path, tables.load(path)) for path in _results(config)])
-    comparison = compare(found)
-    words = verdict(found, comparison)
+    main, others = sections.split(found)
+    own, comparison, words = main.results, main.comparison, main.verdict
     known = stages.read(_beside(config))
-    manifest.write_text(beside[".md"], markdown.render(found, comparison, words, known))
-    manifest.write_json(beside[".json"], to_json(found, comparison, words))
-    manifest.write_text(out, page.render(found, comparison, words, known))
-    show(found, comparison)
+    manifest.write_text(beside[".md"], markdown.render(own, comparison, words, known, sections.markdown(others)))
+    numbers = {**to_json(own, comparison, words), "loop": main.name}
+    manifest.write_json(beside[".json"], numbers | {"loops": {s.name: tables.plain(sections.to_json(s)) for s in others}})
+    manifest.write_text(out, page.render(own, comparison, words, known, [sections.view(s) for s in others]))
+    for each in (main, *others):
+        show(each.results, each.comparison, title=each.name if others else "")
     print(f"report: {out}", file=sys.stderr)
-    counts = {"searches": len(found.searches), "failed": len(comparison.failed), "bytes": out.stat().st_size}
+    failed = sum(len(each.comparison.failed) for each in (main, *others))
+    counts = {"searches": len(found.searches), "failed": failed, "bytes": out.stat().st_size}
     outputs = [out, *beside.values()]
     manifest.write(out, "report", config.model_dump(mode="json"), inputs(config), outputs, counts, started)
     return out

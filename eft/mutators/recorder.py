@@ -268,7 +268,8 @@ class Recorder:
                     why = f"{type(e).__name__}: {e} ({at.filename}, line {at.lineno})"
                     raise Failure(500, f"mutator '{mutator}' failed: {why}", "mutator_error") from e
                 record = {"content": reply.content, "reasoning": wire.thoughts(reply.content, reply.reasoning),
-                          "finish_reason": "stop", "usage": reply.usage, "call": calls[-1]}  # fmt: skip
+                          "finish_reason": "stop", "usage": reply.usage, "call": calls[-1],
+                          **({"about": reply.about} if reply.about is not None else {})}  # fmt: skip
                 entries.append((record, list(reply.proposals)))
         return entries
 

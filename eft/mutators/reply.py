@@ -14,12 +14,14 @@ from typing import Any, Protocol
 class Reply:
     """One answer. `proposals`: edits that were evaluated on the way, the chosen one included, as objects with
     parent_code, child_code, response, parent_metrics, child_metrics, child_artifacts and chosen. `usage`: prompt_tokens
-    and completion_tokens, where it was asked of a model on the way."""
+    and completion_tokens, where it was asked of a model on the way. `about`: what is to be remembered of this call, kept
+    in its record."""
 
     content: str
     proposals: tuple[dict[str, Any], ...] = ()
     reasoning: str | None = None
     usage: dict[str, int] | None = None
+    about: dict[str, Any] | None = None
 
 
 class Mutator(Protocol):
