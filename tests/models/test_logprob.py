@@ -43,3 +43,25 @@ def test_an_adapter_is_its_own_weights_and_can_be_trained_on(tmp_path: Path) -> 
     assert identity.fingerprint(str(tmp_path / "moved")) in prints, "where it lies does not matter"
     assert identity.architecture(str(tmp_path / "adapter")) == identity.architecture(str(base))
     identity.check_comparable(str(base), str(tmp_path / "adapter"))
+
+
+@pytest.mark.parametrize("batch_tokens", [64, 100_000])
+@pytest.mark.parametrize("plain", [True, False])
+def test_many_prompts_at_once_change_nothing(monkeypatch: pytest.MonkeyPatch, batch_tokens: int, plain: bool) -> None:
+    model, tokenizer = load_model("random:qwen3").eval(), tokenizers.load("random:qwen3")
+    conversations = [[{"role": "user", "content": MESSAGES[0]["content"][: 40 * k]}] for k in (5, 1, 3)]
+    answers = [ANSWERS, ANSWERS[:1], ANSWERS[1:]]
+    alone = [
+        logprob.completions(model, tokenizer, m, a, max_tokens=120)
+        for m, a in zip(conversations, answers, strict=True)
+    ]
+    rows = [logprob.encode(tokenizer, m, a, 120) for m, a in zip(conversations, answers, strict=True)]
+    monkeypatch.setattr(logprob, "_plain", lambda model: plain)
+    calls = []
+    found = logprob.batched(
+        model, rows, pad=tokenizer.pad_token_id, batch_tokens=batch_tokens, between=lambda: calls.append(1)
+    )
+    assert calls and [len(x) for x in found] == [3, 1, 2]
+    assert sum(found, []) == pytest.approx(sum(alone, []), abs=1e-4)
+    with pytest.raises(ValueError, match="no room"):
+        logprob.encode(tokenizer, conversations[0], ANSWERS, 3)
