@@ -21,7 +21,9 @@ from eft.train.launch import Asked
 
 MARK = "complete.json"
 # what may change between two runs of one training
-FREE = {"root", "output", "launch", "ranks", "save_every", "keep", "keep_finished", "log_every", "report_to"}
+FREE = {
+    "root", "output", "launch", "ranks", "save_every", "keep", "keep_finished", "log_every", "report_to", "watch", "explode",
+}  # fmt: skip
 
 
 def identity(config: TrainConfig, asked: Asked) -> dict[str, Any]:
@@ -80,6 +82,60 @@ def remove(folders: list[Path]) -> None:
     for folder in folders:
         (folder / MARK).unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def needed(parameters: int, trained: int, bytes_each: int, *, deepspeed: bool) -> int:
+    """Bytes of one checkpoint, estimated from above: `parameters` of `bytes_each`, of which `trained` have an optimizer.
+
+    Two float32 moments a trained weight; DeepSpeed adds its float32 master weights, and keeps the weights a second time
+    in its own format. Adapters are saved without their base, where DeepSpeed allows (as transformers asks it to).
+    """
+    written = parameters if trained > parameters / 2 else trained
+    return written * bytes_each * (2 if deepspeed else 1) + trained * (12 if deepspeed or bytes_each == 2 else 8)
+
+
+class Space(TrainerCallback):
+    """Looks before every checkpoint whether the disk has room for it: a torn checkpoint helps nobody.
+
+    Where it has not, older checkpoints but the newest go first, since they would go right afterwards. Only the main
+    process looks (the folder is one for all), and where it raises, the launcher ends the others.
+    """
+
+    def __init__(self, out: Path, estimate: int) -> None:
+        """`estimate`: bytes of the first checkpoint; later ones are expected as large as the one before."""
+        self.out, self.estimate = out, estimate
+
+    def size(self) -> int:
+        """Bytes that the next checkpoint is expected to need."""
+        for folder in reversed(checkpoints(self.out)):
+            if mark := complete(folder):
+                return sum(mark["files"].values())
+        return self.estimate
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not (control.should_save and state.is_world_process_zero):
+            return
+        size = int(1.05 * self.size()) + (1 << 16)
+        whole = [f for f in checkpoints(self.out) if complete(f) is not None]
+        while free(self.out) < size and len(whole) > 1:
+            remove([whole.pop(0)])
+        if (left := free(self.out)) < size:
+            kept = f"continues from {whole[-1].name}" if whole else "starts anew"
+            raise EftError(
+                "the disk has no room for a checkpoint",
+                where=self.out,
+                why=f"step {state.global_step}: it needs about {_gigabytes(size)}, {_gigabytes(left)} are free",
+                way_out=f"free space and run the same command again: it {kept}",
+            )
+
+
+def free(folder: Path) -> int:
+    """Bytes that this user can still write there."""
+    return shutil.disk_usage(folder).free
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 2**30:.2f} GB" if size > 1 << 27 else f"{size / 2**20:.1f} MB"
 
 
 class Checkpoints(TrainerCallback):

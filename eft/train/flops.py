@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -51,9 +52,16 @@ class Count:
         import numpy as np
 
         n = np.asarray(list(lengths), dtype=np.float64)
-        total = n.sum()
-        flops = (2 * self.weights + self.state) * total + 2 * self.head * (total if scored is None else scored)
-        for width, window in self.attention:
+        body = self.rows(n, np.zeros(len(n)), causal=causal).sum()
+        return float(body + 2 * self.head * (n.sum() if scored is None else scored))
+
+    def rows(self, lengths: Any, scored: Any, *, causal: bool = True) -> Any:
+        """FLOPs of one forward pass over each row: arrays of its tokens and of those with loss -> array."""
+        import numpy as np
+
+        n = np.asarray(lengths, dtype=np.float64)
+        flops = (2 * self.weights + self.state) * n + 2 * self.head * np.asarray(scored, dtype=np.float64)
+        for (width, window), layers in Counter(self.attention).items():
             if not causal:
                 pairs = n * n
             elif window is None:
@@ -61,8 +69,8 @@ class Count:
             else:
                 seen = np.minimum(n, window)
                 pairs = seen * (seen + 1) / 2 + (n - seen) * window
-            flops += 4 * width * pairs.sum()
-        return float(flops)
+            flops += 4 * width * layers * pairs
+        return flops
 
 
 def count(config: Any) -> Count:

@@ -1,30 +1,34 @@
 """What SFT and KTO do alike, around TRL's trainer: join the launch, resume, train, save, account.
 
 run = join(...)        the launch is proven, the folder held, the point to resume from known
-fit(run, trainer)      train with checkpoints, journal and alarms
+fit(run, trainer)      train with checkpoints, journal, alarms and the watch
 finish(run, trainer)   OUT/final (a model folder), OUT/manifest.json; the checkpoints go
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from eft import manifest
-from eft.errors import UsageError
+from eft.errors import EftError, UsageError
 from eft.models.load import locate, write_base
 from eft.models.save import check_weights, save_model
-from eft.train import arguments, checkpoints, launch
+from eft.train import arguments, checkpoints, flops, interrupt, launch, trackers
+from eft.train import meter as meters
 from eft.train.callbacks import JOURNAL, Alarms, Journal, read_journal
 from eft.train.config import TrainConfig
 from eft.train.launch import Asked
 from eft.train.plan import count_parameters
+from eft.train.watch import Watch, isolated
 
 
 @dataclass
@@ -39,6 +43,8 @@ class Run:
     resume: Path | None
     identity: dict[str, Any]
     lock: Any
+    prepared: Any = None  # data.Prepared
+    interrupt: Any = None
     parameters: int = 0
     counts: dict[str, Any] = field(default_factory=dict)
 
@@ -87,12 +93,15 @@ def join(verb: str, config: TrainConfig, asked: Asked, args: Any) -> Run | None:
         manifest.up_to_date(out, verb, config.model_dump(mode="json"), config.sources())
         and os.environ.get(launch.AGAIN) != "1"
     )
+    trackers.check(config.report_to)
     run.wait()  # all have looked before anything changes
     if done:
         run.say(f"up to date, {out}")
         return None
+    run.interrupt = interrupt.Interrupt(out)
     if run.main:
         run.lock = launch.hold(out)
+        (out / interrupt.MARK).unlink(missing_ok=True)
         if (out / manifest.NAME).exists():  # a finished training, to be done again: what it left is not this one's
             (out / manifest.NAME).unlink()
             checkpoints.remove(checkpoints.checkpoints(out))
@@ -101,11 +110,12 @@ def join(verb: str, config: TrainConfig, asked: Asked, args: Any) -> Run | None:
     run.wait()
     if run.main:
         checkpoints.remove([f for f in checkpoints.checkpoints(out) if checkpoints.complete(f) is None])
+    trackers.begin(run)
     return run
 
 
 def fit(run: Run, trainer: Any) -> None:
-    """Train to the end. Raises EftError where training diverges or does nothing."""
+    """Train to the end. Raises EftError where training diverges or does nothing, and Interrupted after SIGTERM."""
     from transformers import PrinterCallback
 
     launch.prove(run.asked, run.args, trainer.accelerator)
@@ -119,13 +129,75 @@ def fit(run: Run, trainer: Any) -> None:
         )
     trainer.remove_callback(PrinterCallback)
     resumed = checkpoints.step_of(run.resume) if run.resume else 0
-    trainer.add_callback(Journal(run.out, run.verb, resumed))
-    trainer.add_callback(Alarms())
-    trainer.add_callback(checkpoints.Checkpoints(run.out, run.identity, run.config.keep, run.wait))
-    before = time.time()
-    with manifest.clear_disk_errors(run.out):
-        trainer.train(resume_from_checkpoint=str(run.resume) if run.resume else None)
-    run.counts |= {"resumed_from_step": resumed, "training_seconds": round(time.time() - before, 1)}
+    meter, costs = observe(run, trainer, resumed)
+    before, done = time.time(), False
+    try:
+        with manifest.clear_disk_errors(run.out), full_disk(run.out):
+            trainer.train(resume_from_checkpoint=str(run.resume) if run.resume else None)
+        run.interrupt.end(trainer.state.global_step, run.main)
+        done = True
+    finally:
+        trackers.end(failed=not done)
+    run.counts |= {"resumed_from_step": resumed, "training_seconds": round(time.time() - before, 1), **meter.totals()}
+    if meter.total_busy:
+        run.counts["callbacks_share"] = round(sum(costs.seconds.values()) / meter.total_busy, 5)
+
+
+def observe(run: Run, trainer: Any, resumed: int) -> tuple[meters.Meter, meters.Costs]:
+    """Give the trainer its callbacks. Their order matters: the meter's figures must be there for all that report, the
+    journal must have the line that an alarm quotes, what decides about saving must come before what looks for room."""
+    config, prepared = run.config, run.prepared
+    rows = cost = None
+    if prepared is not None:
+        rows = meters.StepRows(prepared.train, getattr(prepared, "packs", None) or config.global_batch)
+    try:
+        cost = flops.count(trainer.accelerator.unwrap_model(trainer.model).config)
+    except (ValueError, KeyError, AttributeError) as e:
+        run.say(f"MFU is not told: {e}")
+    passes = 2 if config.lora else 3
+    if run.verb == "kto":  # the mismatched completions, and the reference of both where it is not computed beforehand
+        passes += 1 if getattr(config, "stored_reference", False) else 3
+    peak = meters.peak(run.args, config.precision) if run.main and cost else None
+    meter = meters.Meter(rows, cost=cost, passes=passes, peak=peak, ranks=run.asked.ranks)
+    tokenizer = trainer.processing_class
+    watch = Watch(run, trainer, tokenizer, meter)
+    watch.prepare()
+    trained = count_parameters(p for p in trainer.model.parameters() if p.requires_grad)
+    each = 4 if config.precision == "fp32" else 2
+    size = checkpoints.needed(run.parameters, trained, each, deepspeed=run.asked.kind == "deepspeed")
+    trainer.callback_handler.callbacks.insert(0, meter)
+    for callback in (
+        Journal(run.out, run.verb, resumed),
+        Alarms(run.out, rows, explode=config.explode, clip=config.max_grad_norm),
+        watch,
+        run.interrupt,
+        checkpoints.Space(run.out, size),
+        checkpoints.Checkpoints(run.out, run.identity, config.keep, run.wait),
+        meters.Restart(meter),
+    ):
+        trainer.add_callback(callback)
+    evaluate = trainer.evaluate
+
+    def apart(*args: Any, **kwargs: Any) -> Any:
+        with isolated():
+            return evaluate(*args, **kwargs)
+
+    trainer.evaluate = apart  # it draws a seed for its data loader: a training without evaluations would be another one
+    return meter, meters.Costs(trainer)
+
+
+@contextlib.contextmanager
+def full_disk(out: Path) -> Iterator[None]:
+    """torch and safetensors have errors of their own for a disk that fills while they write."""
+    try:
+        yield
+    except (EftError, OSError):
+        raise
+    except Exception as e:
+        if checkpoints.free(out) < 1 << 20:
+            raise EftError("the disk is full", where=out, way_out="free space and run the same command again; "
+                           "it continues from the last complete checkpoint") from e  # fmt: skip
+        raise
 
 
 def finish(run: Run, trainer: Any, tokenizer: Any) -> None:
@@ -141,6 +213,7 @@ def finish(run: Run, trainer: Any, tokenizer: Any) -> None:
         settle(run, aside, count_parameters(p for p in trainer.model.parameters() if p.requires_grad))
         account(run)
     run.wait()
+    run.interrupt.close()
 
 
 def settle(run: Run, aside: Path, trained: int) -> None:
@@ -187,8 +260,10 @@ def account(run: Run) -> None:
 
 
 def trainer_options(run: Run) -> dict[str, Any]:
-    """Arguments of `load_model`, beside the name."""
+    """Arguments of `load_model`, beside the name. Raises UsageError where weights cannot be kept in `lora: bits`."""
+    arguments.check_bits(run.config, run.asked.kind)
     return {
+        "bits": run.config.lora.bits if run.config.lora else None,
         "dtype": arguments.load_dtype(run.config, run.asked),
         "attention": arguments.attention(run.config, run.args.use_cpu),
     }

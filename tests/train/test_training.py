@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import training
@@ -12,7 +11,6 @@ import training_rows
 
 from eft import manifest
 from eft.errors import EftError, UsageError
-from eft.train.callbacks import Alarms
 
 pytestmark = pytest.mark.integration
 
@@ -103,18 +101,6 @@ def test_kto_needs_both_classes_and_no_empty_reply(here, root: Path) -> None:
     training_rows.write(root / "build" / "kto", made, labelled=True)
     with pytest.raises(EftError, match="row5"):
         here("kto")
-
-
-def test_a_gradient_of_zero_stops_the_training() -> None:
-    alarms, state = Alarms(), SimpleNamespace(global_step=1)
-    alarms.on_log(None, state, None, {"loss": 1.0, "grad_norm": 0.5})
-    with pytest.raises(EftError, match="gradient is zero"):
-        alarms.on_log(None, state, None, {"loss": 1.0, "grad_norm": 0.0})
-
-
-def test_a_loss_that_is_no_number_stops_the_training() -> None:
-    with pytest.raises(EftError, match="diverged"):
-        Alarms().on_log(None, SimpleNamespace(global_step=7), None, {"loss": float("nan"), "grad_norm": 1.0})
 
 
 def test_indivisible_batches_and_too_many_ranks_are_refused_before_launching(eft, root: Path) -> None:
