@@ -16,6 +16,7 @@ from eft.evaluate.results import Confirmed, Results, Search, TaskInfo
 from eft.evaluate.verdict import BAD, GOOD, OPEN, Verdict, strength, verdict
 
 MOST_PLOTS = 12  # tasks whose curves are drawn; the tables have all of them
+FEW_TASKS = 6  # up to so many, tasks are the columns of the table of final values and contenders its rows
 
 # What a loop's genomes are, in a reader's words.
 ABOUT = {
@@ -68,11 +69,14 @@ def tone(c: Confirmed) -> str:
     return BAD if c.high is not None and c.high < 0 else OPEN
 
 
-def confirmation(c: Confirmed) -> list[str]:
-    """A confirmation as the cells of a table: who, where, against whom, values, difference, rows."""
-    inside = f" ({text.number(c.low)} to {text.number(c.high)})" if c.low is not None and c.high is not None else ""
-    return [c.mutator, c.task, c.reference, text.number(c.value), text.number(c.reference_value),
-            ("+" if (c.difference or 0) > 0 else "") + text.number(c.difference) + inside, f"{text.count(c.items)} {c.what}".strip()]  # fmt: skip
+def confirmation(c: Confirmed) -> list[tuple[str, str]]:
+    """A confirmation as the cells of a table, each with its small print: who, where, against whom, values, difference
+    and interval, rows."""
+    inside = f"{text.number(c.low)} to {text.number(c.high)}" if c.low is not None and c.high is not None else ""
+    sign = "+" if (c.difference or 0) > 0 else ""
+    return [(c.mutator, ""), (c.task, ""), (c.reference, ""), (text.number(c.value), ""),
+            (text.number(c.reference_value), ""), (sign + text.number(c.difference), inside),
+            (text.count(c.items), c.what)]  # fmt: skip
 
 
 def curves(own: Section) -> Results:
@@ -105,11 +109,12 @@ class View:
     tasks: tuple[TaskInfo, ...]
     contenders: tuple[str, ...]
     values: dict[tuple[str, str], Any]
-    confirmed: tuple[tuple[str, list[str]], ...]
+    confirmed: tuple[tuple[str, list[tuple[str, str]]], ...]
     notes: tuple[str, ...]
     mutators: list[Row]
     winners: list[tuple[TaskInfo, Search]]
     partial: str
+    upright: bool
 
 
 def view(own: Section) -> View:
@@ -133,7 +138,7 @@ def view(own: Section) -> View:
         tuple((tone(c), confirmation(c)) for c in own.results.confirmed),
         tuple(dict.fromkeys(c.note for c in own.results.confirmed if c.note)),
         own.mutators, page.winners(searched(results)),
-        f"{done} of {results.planned} searches" if done < results.planned else "",
+        f"{done} of {results.planned} searches" if done < results.planned else "", len(results.tasks) <= FEW_TASKS,
     )  # fmt: skip
 
 
@@ -173,7 +178,8 @@ def markdown(sections: Sequence[Section]) -> list[str]:
             for t in own.results.tasks))  # fmt: skip
         if own.results.confirmed:
             lines += ["### Confirmed on fresh rows", ""]
-            lines += table(page.CONFIRMATION, map(confirmation, own.results.confirmed))
+            cells_of = ([f"{v} ({small})" if small else v for v, small in confirmation(c)] for c in own.results.confirmed)
+            lines += table(page.CONFIRMATION, cells_of)
         if own.comparison.failed:
             lines += table(["mutator", "task", "seed", "reason"],
                            ([s.mutator, s.task, s.seed, s.reason[:200]] for s in own.comparison.failed[:40]))  # fmt: skip
