@@ -65,8 +65,10 @@ def origin(name: str) -> str:
 
 
 def subjects(mutators: Sequence[MutatorInfo]) -> list[MutatorInfo]:
-    """The mutators that an evaluation is about, in order: the tuned ones, else the baseline."""
-    return [m for m in mutators if m.role == "tuned"] or [m for m in mutators if m.role == "baseline"]
+    """The mutators that an evaluation is about, in order: the tuned ones, else the baseline; in a loop with controls of
+    its own, else those without a model."""
+    about = [m for m in mutators if m.role == "tuned"] or [m for m in mutators if m.role == "baseline"]
+    return about or [m for m in mutators if m.kind == "ast" and any(c.kind == METHOD for c in mutators)]
 
 
 def references(mutators: Sequence[MutatorInfo], merit: Mapping[str, float]) -> list[MutatorInfo]:
@@ -96,7 +98,7 @@ def pairings(mutators: Sequence[MutatorInfo], merit: Mapping[str, float] | None 
             continue
         found += [(m.name, b.name) for b in bases if b is not m and engine(b.name) == own and m.role == "tuned"]
         found += [(m.name, before[own])] if own in before else []
-        found += [(m.name, c.name) for c in mutators if c.role == "control" and engine(c.name) in (own, "")
+        found += [(m.name, c.name) for c in mutators if c.role == "control" and c is not m and engine(c.name) in (own, "")
                   and (c.of in ("", origin(m.name)) or c.kind == "routed")]  # fmt: skip
         if m.role == "tuned":
             before[own] = m.name
