@@ -144,6 +144,6 @@ def controls(
 def _kept(file: Path, key: list[Any]) -> list[Control] | None:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-        return [Control(**c) for c in data["controls"]] if data["key"] == key else None
+        return [Control(**{**c, "curve": tuple(c["curve"])}) for c in data["controls"]] if data["key"] == key else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
