@@ -36,7 +36,7 @@ from data_tools import card, choose, pairing, sets, shards, split
 from data_tools.choose import Row
 from data_tools.counts import read_counts
 from data_tools.source import check, start
-from eft import manifest
+from eft import hub, manifest
 from eft.errors import EftError, UsageError
 from eft.records import Label
 
@@ -87,6 +87,7 @@ class Config(shards.Workers):
     license: str = Field("", description="Licence of the data set for its card, by the hub's name of it.")
     push_to_hub: str = Field("", description="Push the finished data set: ORG/NAME. The token is HF_TOKEN's.")
     private: bool = Field(False, description="A data set repository that is made anew is private.")
+    revision: str | None = Field(None, description="Branch to push to; default: the main one.")
 
     @field_validator("tasks", mode="before")
     @classmethod
@@ -127,6 +128,8 @@ def inputs(config: Config) -> list[Path]:
 def run(config: Config) -> Path:
     started, source, out = time.time(), config.path(config.source), config.out()
     check(source, out, "clean")
+    if config.push_to_hub:
+        hub.ready(_place(config))
     shards.check_executor(config)
     if (manifest.read(source) or {}).get("stage") == "label":
         print("warning: this is the output of 'eft label', nothing has been cleaned", file=sys.stderr)
@@ -156,9 +159,18 @@ def run(config: Config) -> Path:
         files += card.write(out, config, source, plans, counts, tokens)
     _say(config, counts)
     manifest.write(out, "build", config.model_dump(mode="json"), inputs(config), files, counts, started)
-    if config.push_to_hub:
-        card.push(out, config.push_to_hub, private=config.private)
+    push(config)
     return out
+
+
+def _place(config: Config) -> hub.Place:
+    return hub.Place(config.push_to_hub, "dataset", config.private, config.revision)
+
+
+def push(config: Config) -> None:
+    """Upload the finished data set, where that was asked for and has not happened yet."""
+    if config.push_to_hub:
+        card.push(config.out(), _place(config))
 
 
 def _finch(config: Config, source: Path, out: Path, rows: list[Row], started: float) -> Path:
@@ -179,8 +191,7 @@ def _finch(config: Config, source: Path, out: Path, rows: list[Row], started: fl
     for reason, number in sorted(left_out.items()):
         print(f"  left out x{number}: {reason} (the schema has no such label)", file=sys.stderr)
     manifest.write(out, "build", config.model_dump(mode="json"), inputs(config), files, counts, started)
-    if config.push_to_hub:
-        card.push(out, config.push_to_hub, private=config.private)
+    push(config)
     return out
 
 

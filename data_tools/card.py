@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from data_tools.choose import describe
-from eft import __version__, manifest
-from eft.errors import EftError
+from eft import __version__, hub, manifest
 
 if TYPE_CHECKING:
     from data_tools.build import Config
@@ -174,29 +172,6 @@ def _plots(folder: Path, rows: list[Any], tokens: dict[str, tuple[int, int]]) ->
     return made
 
 
-def push(folder: Path, name: str, *, private: bool) -> str:
-    """Upload a finished data set (`folder`) to the hub as `name`, ORG/NAME. Returns its address.
-
-    What was uploaded before an interruption is not sent again (the hub knows files by content). Raises EftError where
-    the hub refuses: no token, a name taken, no connection.
-    """
-    import httpx
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    api = HfApi(library_name="eft", library_version=__version__)
-    try:
-        api.create_repo(name, repo_type="dataset", private=private, exist_ok=True)
-        ours = sorted((manifest.read(folder) or {}).get("outputs", {}))  # whatever else lies in the folder stays here
-        done = api.upload_folder(repo_id=name, repo_type="dataset", folder_path=folder, allow_patterns=ours,
-                                 commit_message="Data set by eft build")  # fmt: skip
-    except HFValidationError as e:
-        raise EftError("this is no name of a data set on the hub", where=name, why=str(e).split("\n")[0],
-                       way_out="give --push-to-hub ORG/NAME") from None  # fmt: skip
-    except (HfHubHTTPError, httpx.HTTPError, OSError, ValueError, RuntimeError) as e:
-        missing = not (os.environ.get("HF_TOKEN") or api.token)
-        again = "the data set is finished and stays: run the same command with --force to push it again"
-        way_out = "set HF_TOKEN to a token with write access" if missing else again
-        why = str(e).strip().split("\n")[0][:300]
-        raise EftError("the data set could not be pushed", where=name, why=why, way_out=way_out) from None
-    return str(done)
+def push(folder: Path, place: hub.Place) -> str:
+    """Upload a finished data set (`folder`) to the hub. Returns its address. Whatever else lies in the folder stays here."""
+    return hub.push(folder, place, (manifest.read(folder) or {}).get("outputs", {}))

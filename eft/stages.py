@@ -31,9 +31,9 @@ STAGES = {
 }
 
 
-# Stages that go on where they stopped: a repetition from the start (--force) first discards what is there, by the
+# Stages that go on where they stopped, or keep a part of what is there: a repetition from the start (--force) first discards what is there, by the
 # module's `discard(config)`.
-RESUMABLE = ("evaluate",)
+RESUMABLE = ("evaluate", "export")
 
 
 def module(verb: str) -> Any:
@@ -47,6 +47,8 @@ def execute(verb: str, config: configs.StageConfig, *, force: bool = False) -> d
     resolved = config.model_dump(mode="json")
     out = config.out()
     if not force and manifest.up_to_date(out, verb, resolved, stage.inputs(config)):
+        if hasattr(stage, "push"):
+            stage.push(config)  # an upload that was cut goes on; one that is done says so without asking the hub
         return {**(manifest.read(out) or {}), "skipped": True}
     if force and verb in RESUMABLE:
         stage.discard(config)

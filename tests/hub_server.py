@@ -20,18 +20,31 @@ from typing import Any
 
 @dataclass
 class Repository:
+    """`branches`: the files of each; `commits`: those of all branches in order; `snapshots`: the files of a commit."""
+
     private: bool
-    files: dict[str, bytes] = field(default_factory=dict)
+    branches: dict[str, dict[str, bytes]] = field(default_factory=lambda: {"main": {}})
     commits: list[str] = field(default_factory=lambda: ["0" * 40])
+    heads: dict[str, str] = field(default_factory=lambda: {"main": "0" * 40})
+    snapshots: dict[str, dict[str, bytes]] = field(default_factory=lambda: {"0" * 40: {}})
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        return self.branches["main"]
+
+    def at(self, revision: str) -> dict[str, bytes] | None:
+        """The files of a branch or commit; None where there is no such thing."""
+        return self.branches.get(revision, self.snapshots.get(revision))
 
 
 class Hub:
     """`repositories`: by (kind, name), kind "models" or "datasets". `puts`: LFS objects that were sent, by oid, as often
-    as they were. `cut_after`: so many PUTs are answered, the next one's connection is cut."""
+    as they were. `cut_after`: so many PUTs are answered, the next one's connection is cut. `port`: 0 takes a free one; a hub
+    that died comes back on the same one with `objects` and `repositories` of the dead one."""
 
     token = "hf_" + "good" * 9
 
-    def __init__(self, taken: tuple[str, ...] = ()) -> None:
+    def __init__(self, taken: tuple[str, ...] = (), port: int = 0) -> None:
         self.repositories: dict[tuple[str, str], Repository] = {}
         self.objects: dict[str, bytes] = {}
         self.puts: list[str] = []
@@ -43,7 +56,7 @@ class Hub:
             pass
 
         Handler.hub = hub
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", port), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Hub:
@@ -58,6 +71,13 @@ class Hub:
         """What a client process needs to use this hub and nothing else."""
         return {"HF_ENDPOINT": self.url, "HF_TOKEN": self.token if token is None else token, "HF_HOME": str(home),
                 "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}  # fmt: skip
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: Any) -> None:
+        """A client that goes away is nothing to report."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -125,23 +145,36 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         repository = self.hub.repositories.get((kind, name))
         if repository is None:
             return self.refuse(404, "Repository not found", "RepoNotFound")
+        if verb.startswith("branch/"):
+            branch, start = verb.partition("/")[2], json.loads(body or b"{}").get("startingPoint") or "main"
+            if branch in repository.branches:
+                return self.refuse(409, "Reference already exists")
+            repository.branches[branch] = dict(repository.at(start) or {})
+            repository.heads[branch] = repository.heads.get(start, start)
+            return self.answer(200, {})
+        if verb.partition("/")[0] in ("preupload", "commit") and verb.partition("/")[2] not in repository.branches:
+            return self.refuse(404, f"Invalid rev id: {verb.partition('/')[2]}", "RevisionNotFound")
         if verb.startswith("preupload"):
             files = [{"path": f["path"], "uploadMode": "lfs" if f["path"].endswith((".parquet", ".safetensors", ".png"))
                       else "regular", "shouldIgnore": False, "oid": None} for f in json.loads(body)["files"]]  # fmt: skip
             return self.answer(200, {"files": files})
         if verb.startswith("commit"):
+            branch = verb.partition("/")[2]
+            new = dict(repository.branches[branch])
             for line in filter(None, body.decode().split("\n")):
                 entry = json.loads(line)
                 value = entry["value"]
                 if entry["key"] == "file":
-                    repository.files[value["path"]] = base64.b64decode(value["content"])
+                    new[value["path"]] = base64.b64decode(value["content"])
                 elif entry["key"] == "lfsFile":
                     if value["oid"] not in self.hub.objects:
                         return self.refuse(400, "LFS object is missing")
-                    repository.files[value["path"]] = self.hub.objects[value["oid"]]
+                    new[value["path"]] = self.hub.objects[value["oid"]]
                 elif entry["key"] == "deletedFile":
-                    repository.files.pop(value["path"], None)
+                    new.pop(value["path"], None)
+            repository.branches[branch] = new
             repository.commits.append(hashlib.sha1(body + str(len(repository.commits)).encode()).hexdigest())
+            repository.heads[branch], repository.snapshots[repository.commits[-1]] = repository.commits[-1], new
             return self.answer(200, {"commitUrl": f"{self.hub.url}/{name}/commit/{repository.commits[-1]}",
                                      "commitOid": repository.commits[-1], "success": True})  # fmt: skip
         if verb.startswith("paths-info"):
@@ -150,7 +183,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 if not body.startswith(b"{")
                 else json.loads(body)["paths"]
             )
-            return self.answer(200, [self.entry(repository, p) for p in wanted if p in repository.files])
+            files = repository.at(verb.partition("/")[2]) or {}
+            return self.answer(200, [self.entry(files, p) for p in wanted if p in files])
         return self.refuse(404, "no such address")
 
     def do_PUT(self) -> None:  # noqa: N802
@@ -177,36 +211,43 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if "/resolve/" in path:
             head, _, rest = path.lstrip("/").partition("/resolve/")
             kind, name = ("datasets", head[9:]) if head.startswith("datasets/") else ("models", head)
-            repository, file = self.hub.repositories.get((kind, name)), rest.split("/", 1)[1]
+            repository, (revision, file) = self.hub.repositories.get((kind, name)), rest.split("/", 1)
             if repository is None or (repository.private and not self.known()):
                 return self.refuse(404, "Repository not found", "RepoNotFound") if repository is None else None
-            if file not in repository.files:
-                return self.answer(
-                    404,
-                    {"error": "Entry not found"},
-                    {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": repository.commits[-1]},
-                )
-            body = repository.files[file]
+            files = repository.at(revision)
+            if files is None:
+                return self.refuse(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+            head = repository.heads.get(revision, revision)
+            if file not in files:
+                why = {"error": "Entry not found"}
+                return self.answer(404, why, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": head})
+            body = files[file]
             return self.answer(200, body=body, headers={
-                "ETag": f'"{hashlib.sha256(body).hexdigest()}"', "X-Repo-Commit": repository.commits[-1],
+                "ETag": f'"{hashlib.sha256(body).hexdigest()}"', "X-Repo-Commit": head,
                 "Content-Type": "application/octet-stream", "Accept-Ranges": "none"})  # fmt: skip
         kind, name, verb = self.place(path)
         repository = self.hub.repositories.get((kind, name))
         if repository is None:
             return self.refuse(404, "Repository not found", "RepoNotFound")
-        if verb.startswith("tree"):
-            inside = verb.split("/", 2)[2].rstrip("/") + "/" if verb.count("/") > 1 else ""
-            return self.answer(
-                200, [self.entry(repository, p) for p in sorted(repository.files) if p.startswith(inside)]
-            )
-        return self.answer(200, {"id": name, "sha": repository.commits[-1], "private": repository.private, "tags": [], "downloads": 0,
-                                 "likes": 0, "siblings": [{"rfilename": p} for p in sorted(repository.files)]})  # fmt: skip
+        if repository.private and not self.known():
+            return None
+        parts = verb.split("/")
+        revision = parts[1] if len(parts) > 1 and parts[0] in ("tree", "revision") else "main"
+        files = repository.at(revision)
+        if files is None:
+            return self.refuse(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+        if parts[0] == "tree":
+            inside = "/".join(parts[2:]).rstrip("/") + "/" if len(parts) > 2 and parts[2] else ""
+            return self.answer(200, [self.entry(files, p) for p in sorted(files) if p.startswith(inside)])
+        return self.answer(200, {"id": name, "sha": repository.heads.get(revision, revision), "private": repository.private,
+                                 "tags": [], "downloads": 0, "likes": 0,
+                                 "siblings": [{"rfilename": p} for p in sorted(files)]})  # fmt: skip
 
     def place(self, path: str) -> tuple[str, str, str]:
         """(kind, name, what comes after it) of /api/KIND/ORG/NAME/…"""
         parts = path.split("/")
         return (parts[2], "/".join(parts[3:5]), "/".join(parts[5:])) if len(parts) >= 5 else ("", "", "")
 
-    def entry(self, repository: Repository, path: str) -> dict[str, Any]:
-        body = repository.files[path]
+    def entry(self, files: dict[str, bytes], path: str) -> dict[str, Any]:
+        body = files[path]
         return {"type": "file", "path": path, "size": len(body), "oid": hashlib.sha1(body).hexdigest()}

@@ -15,7 +15,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # neighbours that do not know each other.
 ROOMS: list[tuple[str, ...]] = [
     ("eft.errors", "eft.__init__"),
-    ("eft.manifest", "eft.config", "eft.records", "eft.syntax", "eft.edits", "eft.dialects", "eft.stages", "eft.resources", "eft.tokenizers"),
+    ("eft.manifest", "eft.config", "eft.records", "eft.syntax", "eft.edits", "eft.dialects", "eft.stages", "eft.resources", "eft.tokenizers",
+     "eft.hub"),
     ("eft.prompts",),
     ("eft.tasks",),
     ("data_tools", "eft.models|eft.train", "eft.mutators|eft.search"),

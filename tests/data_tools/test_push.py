@@ -59,11 +59,12 @@ def test_wrong_token_and_a_name_that_is_taken(clean_rows, tmp_path):
     with Hub(taken=("others",)) as hub:
         done = pushed(hub, clean_rows, tmp_path, token="hf_wrong")
         assert done.returncode == 1 and "could not be pushed" in done.stderr and "Traceback" not in done.stderr
-        done = pushed(hub, clean_rows, tmp_path, "others/transitions", None, "--force")
+        assert "not valid here" in done.stderr
+        done = pushed(hub, clean_rows, tmp_path, "others/transitions")
         assert done.returncode == 1 and "rights" in done.stderr and "Traceback" not in done.stderr
-        done = pushed(hub, clean_rows, tmp_path, "not a name", None, "--force")
-        assert done.returncode == 1 and "no name of a data set" in done.stderr
-        assert (tmp_path / "b" / "manifest.json").is_file()  # the data set itself is finished
+        done = pushed(hub, clean_rows, tmp_path, "not a name")
+        assert done.returncode == 2 and "no name of a data set" in done.stderr
+        assert not (tmp_path / "b").exists()  # all that was known before anything was built
 
 
 @pytest.mark.slow  # the client tries again for half a minute
@@ -74,6 +75,7 @@ def test_cut_in_the_middle_and_sent_again(clean_rows, tmp_path):
         assert done.returncode == 1 and "could not be pushed" in done.stderr and "Traceback" not in done.stderr
         assert len(hub.repositories["datasets", "me/transitions"].commits) == 1  # nothing half
         hub.cut_after = None
-        done = pushed(hub, clean_rows, tmp_path, "me/transitions", None, "--force")
-        assert done.returncode == 0, done.stderr
+        done = pushed(hub, clean_rows, tmp_path)  # the same command
+        assert done.returncode == 0 and "up to date" in done.stderr, done.stderr
+        assert len(hub.repositories["datasets", "me/transitions"].commits) == 2
         assert len(hub.puts) == len(set(hub.puts))  # what had arrived was not sent again
