@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,8 @@ SEED_BY_PRICE = SEED.replace(
 """,
 ).replace("LONG = 120", "DEAR = {dear}  # a dollar of mean cost weighs so much accuracy\nSTEP = {step}\nLONG = 120")
 
+FAMILY_ROWS = 8  # search rows of a family that has a tier of its own where policies are told names
+
 MESSAGE = """Write a policy that routes prompts to language models. route(state) returns the name of the model that \
 answers, one of state["models"], which stand from cheap to dear. state["scores"] and state["costs"] are the models' mean \
 scores and costs in dollars on past prompts, in the same order; state["price"] is what a dollar counts in units of \
@@ -129,6 +132,25 @@ def split(groups: Sequence[str], how: str, hidden: float, seed: int, number: int
     return kept, sorted(away)
 
 
+def seed_program(best: int, prices: Sequence[float], names: Sequence[str]) -> str:
+    """The policy that sends everything to the model at place `best`. `prices`: those it is asked at, where there are
+    several; `names`: the data sets of the search rows, where a policy is told them."""
+    program = SEED_BY_PRICE if prices else SEED
+    heads = [family(n) for n in names]
+    common = sorted({h for h in heads if heads.count(h) >= FAMILY_ROWS})
+    if common:
+        places = {h: f"OF_{re.sub(r'[^A-Za-z0-9]', '_', h).upper()}_TIER" for h in common}
+        constants = "".join(f"{place} = {{tier}}\n" for place in dict.fromkeys(places.values()))
+        branches = "".join(f"    elif name.startswith({h!r}):\n        tier = {places[h]}\n" for h in common)
+        program = program.replace("LONG = 120", constants + "LONG = 120", 1)
+        program = program.replace('    if state["choices"]', branches.replace("    elif", '    name = state["name"]\n    if', 1)
+                                  + '    elif state["choices"]')  # fmt: skip
+    program = program.replace("{tier}", str(best))
+    # At first the best single model at every price: the step starts at nothing.
+    middle = sorted(prices)[len(prices) // 2] if prices else 0.0
+    return program.replace("{dear}", f"{middle:g}").replace("{step}", "0.0")
+
+
 def write(
     table: Table, folder: Path, *, name: str, objective: str, prices: Sequence[float], how: str, by: str, hidden: float,
     names: bool, seed: int, number: int,
@@ -162,10 +184,7 @@ def write(
     best = int(np.argmax(game["search"].singles()))
     values = {part: g.value([np.full(len(g.scores), best)] * len(g.asked)) for part, g in game.items()}
     ideal = {part: g.bound() for part, g in game.items()}
-    priced = objective in ("aiq", "apgr")
-    program = (SEED_BY_PRICE if priced else SEED).replace("{tier}", str(best))
-    # The seed is the best single model at every price: the step starts at nothing.
-    program = program.replace("{dear}", f"{sorted(prices)[len(prices) // 2]:g}").replace("{step}", "0.0")
+    program = seed_program(best, prices if objective in ("aiq", "apgr") else (), seen.groups if names else ())
     card = {
         "name": name, "domain": "routing", "family": f"query routing: {table.name}", "raw_metric": objective,
         "direction": "max", "best_known": ideal["search"], "best_known_source": "the oracle: the best model for every prompt",
