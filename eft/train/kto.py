@@ -3,19 +3,21 @@
     eft kto --config recipes/M/kto.yaml [--launch zero2]
     accelerate launch --config_file accelerate_configs/zero2.yaml -m eft.train.kto recipes/M/kto.yaml
 
-The model that training starts from is also its reference. KTO (arXiv 2402.01306) estimates how far the model has
-drifted from completions paired with another row's prompt, rotated by one within a micro batch: so micro_batch is at
-least 2, the order of `eft build` (labels interleaved, tasks mixed) is kept, and every block is full. Nothing is cut:
-TRL's max_length is off, rows over max_tokens are gone before. Reads and writes what SFT does, and
-`dataset`/weights.json for the weights of the two classes.
+The model that training starts from is also its reference, whose log-probabilities are computed once and kept beside the
+data (reference.py). KTO (arXiv 2402.01306) estimates how far the model has drifted from completions paired with another
+row's prompt, rotated by one within a micro batch: so micro_batch is at least 2 and every micro batch is full. Which rows
+a step trains on is the order of `eft build` (labels interleaved, tasks mixed); within a step, rows of like length and of
+different tasks meet in a micro batch. Nothing is cut: TRL's max_length is off, rows over max_tokens are gone before.
+Reads and writes what SFT does, and `dataset`/weights.json for the weights of the two classes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -26,6 +28,8 @@ from eft.train.launch import Asked, as_rank, start
 
 class Config(TrainConfig):
     """`eft kto`."""
+
+    labelled: ClassVar[bool] = True
 
     micro_batch: int = Field(2, ge=1, description="rows per rank and forward pass, at least 2")
     learning_rate: float = Field(1e-6, gt=0)
@@ -38,12 +42,22 @@ class Config(TrainConfig):
         None, gt=0, description="weight of regressed rows; default: weights.json of the data"
     )
 
+    group_by_length: bool = Field(
+        True, description="micro batches of like length within a step: less padding, same rows in every step"
+    )
+    share_prompts: bool = Field(
+        True,
+        description="the KL term reads the prompt's keys and values of the training pass, where the model's attention "
+        "allows it (exact, checked at the start); false: a second pass over every prompt",
+    )
+
     def check(self) -> None:
         super().check()
         if self.micro_batch < 2:
             raise UsageError(
                 "KTO needs micro_batch ≥ 2", why="its KL term pairs a prompt with the completion of another row"
             )
+        check_labels(self.file("train"))
 
     def sources(self) -> list[Path]:
         return [*super().sources(), self.path(self.dataset) / "weights.json"]
@@ -52,6 +66,13 @@ class Config(TrainConfig):
 def inputs(config: Config) -> list[Path]:
     """What the stage reads."""
     return config.sources()
+
+
+def dry_run(config: Config) -> tuple[str, dict[str, Any]]:
+    """What `--dry-run` adds: the plan of the training as YAML comments, and its numbers."""
+    from eft.train import plan
+
+    return plan.shown("kto", config, group=False)
 
 
 def run(config: Config) -> Path:
@@ -75,6 +96,21 @@ def weights(config: Config) -> dict[str, float]:
     return {name: value if value is not None else found.get(name, 1.0) for name, value in given.items()}
 
 
+def check_labels(file: Path) -> None:
+    """Raise EftError where the table has no rows of one class; says nothing of files that are no such tables, which is
+    told when they are read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        labels = pq.read_table(file, columns=["label"])["label"]
+    except (pa.ArrowException, OSError):
+        return
+    if labels.type == pa.bool_():
+        good = sum(bool(v) for v in labels.to_pylist())
+        check_classes({"desirable": good, "undesirable": len(labels) - good}, file)
+
+
 def check_classes(counts: dict[str, Any], where: Path) -> None:
     """Raise EftError unless both classes have rows: with one, KTO only learns to say everything more, or less,
     often."""
@@ -88,6 +124,46 @@ def check_classes(counts: dict[str, Any], where: Path) -> None:
             )
 
 
+def in_micro_batches(prepared: Any, config: Config) -> tuple[Any, int]:
+    """(the same rows with every step's micro batches put together, how many KL partners are of the same task)."""
+    from eft.train import order
+
+    def dealt(table: Any, step: int) -> tuple[Any, int]:
+        lengths, tasks = table["length"][:], table["task"][:]
+        rows = order.micro_batches(
+            list(range(len(table))), lengths, tasks, step=step, block=config.micro_batch, group=config.group_by_length
+        )
+        return table.select(rows), len(order.clashes(rows, tasks, config.micro_batch))
+
+    train, same = dealt(prepared.train, config.global_batch)
+    validation = prepared.validation
+    if validation is not None:
+        validation, _ = dealt(validation, len(validation))
+    counts = {**prepared.counts, "kl_partners_of_one_task": same}
+    return dataclasses.replace(prepared, train=train, validation=validation, counts=counts), same
+
+
+def open_store(run: Any, trainer: Any, share: bool) -> Any:
+    """The store of the reference's log-probabilities for what `trainer` computes with. Called on all ranks."""
+    from accelerate.utils import broadcast_object_list
+
+    from eft.train import reference
+
+    config, model = run.config, trainer.accelerator.unwrap_model(trainer.model_wrapped)
+    weights = [reference.weights_hash(run.model) if run.main else ""]  # gigabytes are read once
+    broadcast_object_list(weights)
+    what = {
+        "weights": weights[0],
+        "dtype": str(next(model.parameters()).dtype),
+        "autocast": trainer.accelerator.mixed_precision if trainer.accelerator.native_amp else "no",
+        "bits": getattr(config.lora, "bits", None),
+        "attention": model.config._attn_implementation,
+        "device": trainer.accelerator.device.type,
+        "kl": "prompt states" if share else "whole pass",
+    }
+    return reference.Store(config.path(config.dataset) / reference.FOLDER, run.out / "reference", what)
+
+
 def train(config: Config, asked: Asked) -> None:
     """One rank's work, from the recipe to the finished model."""
     from trl import KTOConfig
@@ -95,7 +171,7 @@ def train(config: Config, asked: Asked) -> None:
     from eft import tokenizers
     from eft.models.load import load_model
     from eft.train import arguments, data, head, loop, plan
-    from eft.train.kto_trainer import PairedTrainer, pair_completions
+    from eft.train.kto_trainer import ComputeReference, PairedTrainer, pair_completions
 
     args = arguments.build(KTOConfig, config, asked, eval_strategy="steps", beta=config.beta, **weights(config))
     run = loop.join("kto", config, asked, args)
@@ -106,28 +182,30 @@ def train(config: Config, asked: Asked) -> None:
         config, tokenizer, labelled=True, group=False, main=run.main, wait=run.wait, ranks=asked.ranks
     )
     check_classes(prepared.counts, config.file("train"))
-    options = loop.trainer_options(run)
-    model = load_model(run.model, **options)
-    # Under LoRA the model without its adapter is the reference, so there is no second one.
-    reference = None if config.lora else load_model(run.model, **options)
+    prepared, same = in_micro_batches(prepared, config)
+    plan.foresee(run, prepared, tokenizer)
+    model = load_model(run.model, **loop.trainer_options(run))
     plan.plan(run, prepared, model)
     counts = prepared.counts
     run.say(
         f"{counts['desirable']} desirable × {args.desirable_weight:.3g}, {counts['undesirable']} undesirable × "
-        f"{args.undesirable_weight:.3g}; beta {args.beta}; reference: {config.model}"
+        f"{args.undesirable_weight:.3g}; beta {args.beta}; reference: {config.model}; "
+        f"KL partners of the same task: {same} of {len(prepared.train)}"
     )
     head.score_responses_only()
+    collate = pair_completions(tokenizer.pad_token_id)
     with arguments.accepted():
         trainer = PairedTrainer(
             model=model,
-            ref_model=reference,
             args=args,
             processing_class=tokenizer,
             peft_config=arguments.lora(config),
             train_dataset=prepared.train,
             eval_dataset=prepared.validation,
-            data_collator=pair_completions(tokenizer.pad_token_id),
+            data_collator=collate,
+            share=config.share_prompts,
         )
+    trainer.add_callback(ComputeReference(trainer, collate, lambda share: open_store(run, trainer, share), run))
     loop.fit(run, trainer)
     loop.finish(run, trainer, tokenizer)
 

@@ -65,3 +65,68 @@ def longest_run(labels: list[bool]) -> int:
         run = run + 1 if i and label == labels[i - 1] else 1
         longest = max(longest, run)
     return longest
+
+
+def partner(place: int, block: int) -> int:
+    """The place whose completion goes with the prompt at `place` in KTO's KL term: the one before it, within its block
+    of `block` rows; the first one gets that of the last."""
+    return place - 1 if place % block else place + block - 1
+
+
+def clashes(rows: list[int], tasks: list[str], block: int) -> list[int]:
+    """The places of `rows` (indices into `tasks`) whose KL partner is of the same task, and therefore not unrelated."""
+    return [k for k, i in enumerate(rows) if tasks[i] == tasks[rows[partner(k, block)]]]
+
+
+def micro_batches(
+    rows: list[int], lengths: list[int], tasks: list[str], *, step: int, block: int, group: bool
+) -> list[int]:
+    """KTO's rows, put into micro batches of `block` rows within each step of `step` rows: no row changes its step.
+
+    Within a micro batch, completions are of different tasks wherever the step's rows allow it (see `partner`). With
+    `group` a step's rows go by length, longest first: micro batches that run at the same time on different ranks are
+    alike too, and what does not fit into memory shows in the first one. `step` is a multiple of `block`.
+    """
+    found: list[int] = []
+    for start in range(0, len(rows), step):
+        left = rows[start : start + step]
+        if group:
+            left.sort(key=lambda i: -lengths[i])  # stable: rows of one length stay in the order of the labels
+        dealt: list[int] = []
+        while left:
+            micro = [left.pop(0)]
+            while len(micro) < block and left:
+                used = {tasks[i] for i in micro}
+                place = next((k for k, i in enumerate(left) if tasks[i] not in used), None)
+                if place is None:
+                    ends = {tasks[micro[-1]], tasks[micro[0]] if len(micro) == block - 1 else tasks[micro[-1]]}
+                    place = next((k for k, i in enumerate(left) if tasks[i] not in ends), 0)
+                micro.append(left.pop(place))
+            dealt += micro
+        found += _untangled(dealt, tasks, block)
+    return found
+
+
+def _untangled(rows: list[int], tasks: list[str], block: int) -> list[int]:
+    """`rows` with the last clashes swapped away, each with the nearest row that it helps."""
+    if len({tasks[i] for i in rows}) < 2:
+        return rows
+
+    def bad(place: int) -> int:
+        """Clashes in the block of `place`; a row that is its own partner (a short table, repeated) counts double."""
+        first = place // block * block
+        places = range(first, min(first + block, len(rows)))
+        pairs = [(rows[k], rows[partner(k, block)]) for k in places if partner(k, block) < len(rows)]
+        return sum((tasks[i] == tasks[j]) + (i == j) for i, j in pairs)
+
+    for k in range(len(rows)):
+        if not bad(k):
+            continue
+        for j in sorted(range(len(rows)), key=lambda j: abs(j - k)):
+            same = j // block == k // block
+            before = bad(k) + (0 if same else bad(j))
+            rows[k], rows[j] = rows[j], rows[k]
+            if bad(k) + (0 if same else bad(j)) < before:
+                break
+            rows[k], rows[j] = rows[j], rows[k]
+    return rows
