@@ -138,6 +138,8 @@ def fit(run: Run, trainer: Any) -> None:
         done = True
     finally:
         trackers.end(failed=not done)
+        if not done and run.lock is not None:
+            run.lock.close()  # nothing is written any more; whoever keeps the error must not keep the folder
     run.counts |= {"resumed_from_step": resumed, "training_seconds": round(time.time() - before, 1), **meter.totals()}
     if meter.total_busy:
         run.counts["callbacks_share"] = round(sum(costs.seconds.values()) / meter.total_busy, 5)

@@ -84,8 +84,10 @@ class Watch(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step, every = state.global_step, self.config.every
         if step == state.max_steps or (every and step % every == 0):
-            control.should_evaluate = str(args.eval_strategy.value) != "no"
+            logging = control.should_log
             self.look(state)
+            control.should_log = logging  # a line logged in between counts as the step's own
+            control.should_evaluate = str(args.eval_strategy.value) != "no"
 
     def look(self, state: Any) -> None:
         """Measure, sample, and log it as one line."""

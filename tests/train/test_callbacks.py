@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eft.errors import EftError
@@ -124,6 +124,7 @@ def test_the_meter_counts_what_a_step_holds() -> None:
     assert other == {"eval_loss": 1.0}
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1e6))
 def test_times_and_bars_are_readable(seconds: float) -> None:
     assert len(callbacks.bar(seconds)) == callbacks.BAR + 2

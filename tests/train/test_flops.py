@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import transformers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eft.train import flops
@@ -74,6 +74,7 @@ def test_a_real_hybrid_is_counted_without_its_weights() -> None:
     assert dense.forward([32768]) > 1.4 * count.forward([32768])
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=6), st.integers(1, 4096))
 def test_windows_and_causality(lengths: list[int], window: int) -> None:
     full, limited = (flops.Count(0, 0, 0, ((1, w),), 0) for w in (None, window))

@@ -18,6 +18,7 @@ def row(number: int, label: bool, lines: int | None = None) -> dict:
     return {
         "id": f"row{number}",
         "task": f"task{number % 3}",
+        "domain": ("mathematics", "systems")[number % 3 % 2],
         "prompt": [
             {"role": "system", "content": "You improve programs."},
             {"role": "user", "content": f"# Current Program\n```python\n{program}\n```\n# Task\nImprove it."},
@@ -28,6 +29,7 @@ def row(number: int, label: bool, lines: int | None = None) -> dict:
         "delta": 1.0 if label else -1.0,
         "label": label,
         "prompt_format": "eft@1",
+        "edit_kind": "diff",
     }
 
 
