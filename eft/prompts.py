@@ -142,8 +142,13 @@ _THOUGHT = re.compile(r"\s*<(think|thinking|reasoning)>(.*?)</\1>", re.DOTALL)
 def inline_reasoning(response: str) -> str:
     """The reasoning that a model wrote into its reply, in front of the answer; "" where there is none. The reply itself
     stays as it was logged: that is what the scaffold applied."""
+    return split_thought(response)[0]
+
+
+def split_thought(response: str) -> tuple[str, str]:
+    """(reasoning, answer) of a reply; ("", the reply) where no reasoning was written into it."""
     found = _THOUGHT.match(response) if "</" in response else None
-    return found[2].strip() if found else ""
+    return (found[2].strip(), response[found.end() :]) if found else ("", response)
 
 
 @functools.cache

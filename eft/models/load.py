@@ -225,7 +225,12 @@ def _quantized(name: str, dtype: Any, options: dict[str, Any], bits: int) -> Any
     with tempfile.TemporaryDirectory() as folder:
         if not plain:
             load_model(name, "float32").save_pretrained(folder)
-        return _pretrained(name if plain else folder, dtype, {**options, "quantization_config": wanted})
+        model = _pretrained(name if plain else folder, dtype, {**options, "quantization_config": wanted})
+    for module in model.modules():
+        # On CPUs bitsandbytes packs weights anew at the first forward without gradients; training cannot read those.
+        if getattr(module, "support_avx512bf16_for_cpu", False):
+            module.support_avx512bf16_for_cpu = False
+    return model
 
 
 def _embedded(dtype: Any, options: dict[str, Any]) -> Any:

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,6 +54,13 @@ OURS = {
     "desirable_weight": "desirable_weight",
     "undesirable_weight": "undesirable_weight",
     "loss_type": "",
+    "packing": "packing",
+    "packing_strategy": "packing",
+    "eval_packing": "packing",
+    "padding_free": "packing",
+    "completion_only_loss": "",
+    "assistant_only_loss": "",
+    "average_tokens_across_devices": "",
     "disable_tqdm": "",
     "logging_nan_inf_filter": "",
     "remove_unused_columns": "",
@@ -90,7 +98,7 @@ def build(kind: type, config: TrainConfig, asked: Asked, **extra: Any) -> Any:
         "output_dir": str(config.out()),
         "per_device_train_batch_size": config.micro_batch,
         "per_device_eval_batch_size": config.micro_batch,
-        "gradient_accumulation_steps": config.accumulation(asked.ranks),
+        "gradient_accumulation_steps": config.accumulation(asked.replicas),
         "learning_rate": config.learning_rate,
         "lr_scheduler_type": config.schedule,
         "weight_decay": config.weight_decay,
@@ -148,6 +156,20 @@ def load_dtype(config: TrainConfig, asked: Asked) -> str:
     return "float32"
 
 
+def set_batches(args: Any, micro: int, accumulation: int) -> None:
+    """Other micro batches than `build` has set; DeepSpeed's configuration was filled from them already."""
+    args.per_device_train_batch_size = micro
+    args.gradient_accumulation_steps = accumulation
+    plugin = args.deepspeed_plugin
+    if plugin is not None:
+        plugin.gradient_accumulation_steps = accumulation
+        plugin.hf_ds_config.config |= {
+            "train_micro_batch_size_per_gpu": micro,
+            "gradient_accumulation_steps": accumulation,
+            "train_batch_size": micro * accumulation * args.world_size,
+        }
+
+
 def lora(config: TrainConfig) -> Any:
     """The PEFT config of `config.lora`, or None."""
     if config.lora is None:
@@ -161,3 +183,58 @@ def lora(config: TrainConfig) -> Any:
         target_modules=config.lora.targets,
         task_type="CAUSAL_LM",
     )
+
+
+def check_targets(config: TrainConfig, model: str) -> None:
+    """Raise UsageError where `lora: targets` are not in the located `model`: PEFT only minds when none of them is."""
+    if config.lora is None or config.lora.targets == "all-linear":
+        return
+    from eft.models.load import skeleton
+
+    names = [name for name, _ in skeleton(model).named_modules() if name]
+    targets = [config.lora.targets] if isinstance(config.lora.targets, str) else config.lora.targets
+    regex = isinstance(config.lora.targets, str)
+    for target in targets:
+        try:
+            found = [n for n in names if (re.fullmatch(target, n) if regex else f".{n}".endswith(f".{target}"))]
+        except re.error as e:
+            raise UsageError("`lora: targets` is not a regular expression", where=target, why=str(e)) from None
+        leaves = sorted({n.rpartition(".")[2] for n in names if not n.rpartition(".")[2].isdigit()})
+        if not found:
+            raise UsageError(
+                f"no module of the model is called '{target}'",
+                where="lora: targets",
+                why=f"it has {', '.join(n for n in leaves if n.endswith(('proj', 'qkv', '_z', '_a', '_b')))}",
+                way_out=nearest(target, leaves),
+            )
+        head = [n for n in found if n.rpartition(".")[2] in ("lm_head", "embed_tokens")]
+        if head:
+            raise UsageError(f"'{head[0]}' cannot be adapted", where="lora: targets",
+                             why="the loss takes its weights as they are; servers refuse such adapters")  # fmt: skip
+
+
+def check_bits(config: TrainConfig, kind: str) -> None:
+    """Raise UsageError where weights cannot be kept in `lora: bits`. `kind`: of the launch."""
+    if config.lora is None or config.lora.bits is None:
+        return
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise UsageError(
+            f"`lora: bits: {config.lora.bits}` needs bitsandbytes, which is not installed",
+            way_out="pip install bitsandbytes, or leave `bits` out: LoRA on weights in 16 bits",
+        )
+    if kind in ("deepspeed", "fsdp"):
+        raise UsageError(
+            f"`lora: bits` is for one process or DDP, not for {kind}",
+            why="it would flatten and cast the packed weights",
+            way_out="launch with single_gpu or ddp: what ZeRO would shard are the optimizer's states of adapters, a few MB",
+        )
+
+
+def float_adapters(config: TrainConfig, model: Any) -> None:
+    """Adapters on quantized weights stay in float32: TRL makes them bfloat16, where a small step rounds to none."""
+    import torch
+
+    if config.lora is not None and config.lora.bits:
+        for p in model.parameters():
+            if p.requires_grad:
+                p.data = p.data.to(torch.float32)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from eft.config import Section, StageConfig
 from eft.errors import EftError, UsageError
@@ -25,12 +25,32 @@ class Lora(Section):
     targets: str | list[str] = Field(
         "all-linear", description="modules to adapt; embeddings and LM head are never among them"
     )
+    bits: Literal[4, 8] | None = Field(
+        None, description="keep the frozen weights in 4 bits (NF4) or 8 (QLoRA, needs bitsandbytes); null: in 16"
+    )
+
+
+class Watch(Section):
+    """What is looked at beside the loss: rows held out from training, and mutations sampled from the model."""
+
+    every: int = Field(0, ge=0, description="steps between two looks, eval_rows too; 0: before and after training only")
+    table: Path | None = Field(
+        None, description="table with improved and regressed rows; default: validation.parquet of the KTO set"
+    )
+    rows: int | None = Field(
+        None, ge=0, description="held-out rows whose log-likelihood is measured; default: eval_rows, at most 64"
+    )
+    samples: int = Field(0, ge=0, description="mutations to sample and apply at every look")
+    max_new_tokens: int = Field(2048, ge=1, description="of a sampled mutation")
+    temperature: float = Field(0.7, ge=0, description="0: greedy")
+    top_p: float = Field(0.95, gt=0, le=1)
 
 
 class TrainConfig(StageConfig):
     """The part of the configuration that SFT and KTO share."""
 
     positional: ClassVar[str] = "dataset"
+    labelled: ClassVar[bool] = False  # whether the rows are of both classes, told by a column
 
     dataset: Path = Field(description="folder of 'eft build' that holds train.parquet and validation.parquet")
     model: str = Field(
@@ -40,6 +60,11 @@ class TrainConfig(StageConfig):
         "auto", description="accelerate config, by path or shipped name; auto: single_gpu, or cpu without a GPU"
     )
     ranks: int | None = Field(None, ge=1, description="processes in all, where not as many as the launch config says")
+    device: str = Field(
+        "auto",
+        exclude=True,  # decides nothing but what is printed
+        description="GPU that memory and time are estimated for (h200, a100, rtx 4090, …); auto: this machine's, else h200",
+    )
     precision: Literal["fp32", "bf16", "bf16_weights"] = Field(
         "bf16",
         description="fp32; bf16: mixed precision (DeepSpeed and FSDP keep float32 master weights, otherwise autocast); "
@@ -61,7 +86,11 @@ class TrainConfig(StageConfig):
         256, ge=0, description="validation rows that the loss is measured on, before and after training"
     )
     template: dict[str, Any] = Field(
-        default_factory=dict, description="arguments of the chat template (enable_thinking: false)"
+        default_factory=dict, description="arguments of the chat template; thinking sets enable_thinking"
+    )
+    thinking: Literal["off", "on", "kept"] | None = Field(
+        None,
+        description="models that reason: off; on: the row's thought is shown, without loss; kept: it is learned too",
     )
     activation_checkpointing: bool = Field(
         True, description="recompute activations in the backward pass: less memory, a third more time"
@@ -73,9 +102,22 @@ class TrainConfig(StageConfig):
     keep_finished: bool = Field(False, description="keep the checkpoints of a finished training too")
     log_every: int = Field(1, ge=1, description="steps between lines of losses.jsonl")
     report_to: list[str] = Field(default_factory=list, description="wandb, trackio; losses.jsonl is always written")
+    watch: Watch = Field(default_factory=Watch, description="held-out rows and sampled mutations")
+    explode: float | None = Field(
+        100.0,
+        gt=1,
+        description="stop where the gradient norm is over max_grad_norm and so many times its median three times "
+        "in a row; null: never",
+    )
     trainer: dict[str, Any] = Field(
         default_factory=dict, description="further arguments of TRL's trainer config, by their names there"
     )
+
+    @field_validator("thinking", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        """YAML reads `off` and `on` as truth values."""
+        return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
 
     def accumulation(self, ranks: int) -> int:
         """How many micro batches every rank adds up per step. Raises UsageError where global_batch is not reached
@@ -105,6 +147,7 @@ class TrainConfig(StageConfig):
     def check(self) -> None:
         """What can be known to be wrong before anything heavy is imported. Raises EftError."""
         from eft.models.load import locate
+        from eft.train import arguments, checks, tokens
 
         if not self.file("train").is_file():
             raise EftError(
@@ -112,5 +155,10 @@ class TrainConfig(StageConfig):
                 where=self.file("train"),
                 way_out="run 'eft build' first (without regressed rows it writes no kto/)",
             )
+        checks.stage(self.file("train"), labelled=self.labelled)
+        if self.device != "auto":
+            checks.device(self.device)
         locate(self.model, self.root)
+        tokens.arguments(self.template, self.thinking)
+        arguments.check_bits(self, "none")
         self.out()
