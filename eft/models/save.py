@@ -26,9 +26,23 @@ def save_model(
     if state is not None:
         ties = getattr(model, "all_tied_weights_keys", None) or {}
         state = {k: v for k, v in state.items() if not (k in ties and ties[k] in state)}
+    _forget_training(model)
     model.save_pretrained(out, state_dict=state, max_shard_size=shard)
     tokenizer.save_pretrained(out)
     readable(out)
+
+
+def _forget_training(model: Any) -> None:
+    """transformers' trainer turns the key-value cache off in the model's config; saved so, everybody who generates with the
+    model would compute every prefix anew for every token."""
+    config = getattr(model, "config", None)
+    if config is None or "use_cache" not in vars(config):
+        return
+    usual = getattr(type(config)(), "use_cache", None)
+    if usual is None:
+        del config.use_cache
+    else:
+        config.use_cache = usual
 
 
 def readable(folder: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eft.errors import EftError
-from eft.models.load import ADAPTER, BASE, adapter_base, load_model
+from eft.models.load import ADAPTER, BASE, adapter_base, cast, load_model
 
 Logits = Callable[[Any, Any], Any]  # (model, tokenizer) -> (tokens, vocabulary), float32
 
@@ -29,7 +29,8 @@ def load(folder: Path, dtype: str, tokenizer: Any, logits: Logits, *, merge: boo
     apart = logits(model, tokenizer)
     counts: dict[str, Any] = {"adapter_difference": 0.0}
     if not merge:
-        return model.to(getattr(torch, dtype)), logits(model, tokenizer), counts
+        cast(model, getattr(torch, dtype))
+        return model, logits(model, tokenizer), counts
     model = model.merge_and_unload()
     together = logits(model, tokenizer)
     difference = (together - apart).abs().max().item()
@@ -37,7 +38,7 @@ def load(folder: Path, dtype: str, tokenizer: Any, logits: Logits, *, merge: boo
         raise EftError("the merged model does not answer like its base with the adapter", where=folder,
                        why=f"their logits differ by {difference:.3g}",
                        way_out="keep the adapter as it is: --adapter keep")  # fmt: skip
-    model = model.to(getattr(torch, dtype))
+    model = cast(model, getattr(torch, dtype))
     rounded = logits(model, tokenizer)
     return model, rounded, {"adapter_difference": difference, "rounding": (rounded - together).abs().max().item()}
 
@@ -62,7 +63,7 @@ def compare(out: Path, folder: Path, dtype: str, tokenizer: Any, logits: Logits,
     from peft import PeftModel
 
     base = load_model(adapter_base(folder), "float32")
-    model = PeftModel.from_pretrained(base, str(out)).to(getattr(torch, dtype))
+    model = cast(PeftModel.from_pretrained(base, str(out)), getattr(torch, dtype))
     difference = (logits(model, tokenizer) - expected).abs().max().item()
     if not difference <= 1e-4 * max(1.0, expected.abs().max().item()):
         raise EftError("the exported adapter does not answer like the checkpoint", where=out,
