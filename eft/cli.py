@@ -96,7 +96,8 @@ def _section() -> type:
 COMMON: list[tuple[list[str], dict[str, Any]]] = [
     (["--config", "config_file"], {"type": click.Path(path_type=Path), "help": "YAML file with this stage's options."}),
     (["--set", "sets"], {"multiple": True, "metavar": "A.B=VALUE", "help": "Override one key; repeatable."}),
-    (["--dry-run"], {"is_flag": True, "help": "Print and write the resolved config; touch nothing else."}),
+    (["--dry-run"], {"is_flag": True, 
+      "help": "Print and write the resolved config (sft, kto: and what the training will take); touch nothing else."}),
     (["--json", "as_json"], {"is_flag": True, "help": "End with one JSON object on the last line of standard output."}),
     (["--force"], {"is_flag": True, "help": "Run even where the output is up to date."}),
 ]
@@ -122,8 +123,12 @@ def _invoke(verb: str, path: str, *, config_file: Path | None, sets: tuple[str, 
             out = config.out()
             folder = out.parent if out.suffix else out
             manifest.write_text(folder / "config.yaml", text)
+        told: dict[str, Any] = {}
+        if hasattr(module, "dry_run"):  # what the stage can tell beforehand
+            comments, told["plan"] = module.dry_run(config)
+            click.echo(comments, nl=False, err=as_json)
         if as_json:
-            click.echo(json.dumps({"verb": verb, "dry_run": True, "config": config.model_dump(mode="json")}))
+            click.echo(json.dumps({"verb": verb, "dry_run": True, "config": config.model_dump(mode="json"), **told}))
         return
     if verb in stages.STAGES and verb != "serve":
         done = stages.execute(verb, config, force=force)

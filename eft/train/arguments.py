@@ -124,6 +124,8 @@ def build(kind: type, config: TrainConfig, asked: Asked, **extra: Any) -> Any:
         "ddp_find_unused_parameters": False,
         "remove_unused_columns": True,
     }
+    if asked.sequence > 1:
+        values["pad_to_multiple_of"] = asked.sequence  # ranks share a row in equal parts
     with accepted():
         return kind(**{**values, **extra, **config.trainer})
 

@@ -22,13 +22,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eft import config as configs
-from eft import manifest, resources
+from eft import manifest
 from eft.errors import EftError, UsageError
+from eft.train.asked import KINDS, Asked, choose, gpus, machines, read
 from eft.train.config import TrainConfig
 
 ERRORS = (
@@ -36,85 +36,6 @@ ERRORS = (
 )
 AGAIN = "EFT_TRAIN_AGAIN"  # environment variable: train even where the output is up to date (eft decided so already)
 MODULES = {"sft": "eft.train.sft", "kto": "eft.train.kto"}
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a launch says that it is. `kind`: none, ddp, deepspeed or fsdp; `ranks` in all; `stage`: of ZeRO, else
-    None."""
-
-    name: str
-    kind: str = "none"
-    ranks: int = 1
-    stage: int | None = None
-    cpu: bool = False
-
-
-KINDS = {"NO": "none", "MULTI_GPU": "ddp", "MULTI_CPU": "ddp", "DEEPSPEED": "deepspeed", "FSDP": "fsdp"}
-
-
-def read(file: Path, ranks: int | None = None) -> Asked:
-    """What the accelerate config `file` asks for. CPU twins are told by their name, cpu*.yaml: their content has to be
-    that of a GPU launch, since Accelerate starts a single process for a config that says MULTI_CPU. Raises
-    UsageError."""
-    data = configs.read_yaml(file)
-    kind = KINDS.get(str(data.get("distributed_type", "NO")).upper())
-    if kind is None:
-        raise UsageError(
-            "this kind of launch is not supported",
-            where=file,
-            why=f"distributed_type: {data['distributed_type']}",
-            way_out=f"use one of {', '.join(KINDS)}",
-        )
-    stage = None
-    if kind == "deepspeed":
-        section = data.get("deepspeed_config") or {}
-        stage = section.get("zero_stage")
-        if section.get("deepspeed_config_file"):
-            inner = configs.read_yaml(Path(section["deepspeed_config_file"]))  # JSON is YAML
-            stage = (inner.get("zero_optimization") or {}).get("stage")
-    count = ranks or int(data.get("num_processes") or 1)
-    return Asked(file.stem, kind, count, stage, file.stem.startswith("cpu") or data.get("use_cpu") is True)
-
-
-def choose(config: TrainConfig) -> tuple[Path, Asked]:
-    """The launch config of `config` and what it asks for. Raises UsageError where this machine cannot hold it."""
-    name = config.launch
-    gpus = _gpus()
-    if name == "auto":
-        name = "single_gpu" if gpus else "cpu"
-    file = resources.path("accelerate_configs", name)
-    asked = read(file, config.ranks)
-    machines = int(configs.read_yaml(file).get("num_machines") or 1)
-    room = gpus if gpus and not asked.cpu else os.cpu_count() or 1
-    if asked.ranks > room * machines:
-        raise UsageError(
-            f"launch '{asked.name}' starts {asked.ranks} ranks",
-            where=file,
-            why=f"this machine has {gpus} GPUs"
-            if gpus
-            else f"this machine has no GPU that torch can use, and {room} CPU cores",
-            way_out="give --ranks N, or another --launch",
-        )
-    config.accumulation(asked.ranks)
-    return file, asked
-
-
-def _gpus() -> int:
-    """How many GPUs torch can use. torch is imported only where it was built for any."""
-    from importlib.util import find_spec
-
-    spec = find_spec("torch")
-    version = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
-    if version is None or not version.is_file():
-        raise EftError("torch is not installed", way_out="install the training environment: make env")
-    known: dict[str, Any] = {}
-    exec(version.read_text(), known)  # torch/version.py only assigns constants; importing it would import all of torch
-    if known.get("cuda") is None and known.get("hip") is None:
-        return 0
-    import torch
-
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def start(verb: str, config: TrainConfig) -> Path:
@@ -128,21 +49,28 @@ def start(verb: str, config: TrainConfig) -> Path:
     with manifest.clear_disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     manifest.write_text(out / "config.yaml", configs.dump(config))
-    errors, log = out / ".error.json", out / "train.log"
+    several = machines(file)
+    part = f".{several.rank}" if several and several.rank else ""  # the machines share the folder
+    errors, log = out / f".error{part}.json", out / f"train{part}.log"
     errors.unlink(missing_ok=True)
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file)]
-    if config.ranks is not None:
-        command += ["--num_processes", str(config.ranks)]
-    if asked.ranks > 1 and "num_machines: 1" in file.read_text():
+    if config.ranks is not None or several:
+        command += ["--num_processes", str(asked.ranks)]
+    if several:
+        command += ["--num_machines", str(several.count), "--machine_rank", str(several.rank)]
+        command += ["--main_process_ip", several.address, "--main_process_port", str(several.port)]
+    elif asked.ranks > 1:
         command += ["--main_process_port", str(_free_port())]
     command += ["-m", MODULES[verb], str(out / "config.yaml")]
     env = {k: v for k, v in os.environ.items() if k != "ACCELERATE_USE_CPU"}  # the config decides, see prove()
-    if asked.cpu or not _gpus():
+    if asked.cpu or not gpus():
         env.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed would guess, and warn that it did
     env |= environment(asked.ranks) | {ERRORS: str(errors), AGAIN: "1", "EFT_TTY": str(int(sys.stderr.isatty()))}
     process = subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=_die_with_parent
     )
+    forwarded: list[int] = []
+    before = _forward(process.pid, verb, forwarded)
     try:
         with open(log, "ab") as sink:
             while chunk := os.read(process.stdout.fileno(), 65536):  # type: ignore[union-attr]
@@ -157,11 +85,16 @@ def start(verb: str, config: TrainConfig) -> Path:
             process.wait(timeout=20)
         raise
     finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
         if process.poll() is None:
             process.kill()
             process.wait()
     if errors.exists():
         raise _Rank(json.loads(errors.read_text()))
+    if code and forwarded:
+        raise Interrupted(f"'eft {verb}' was interrupted", where=log, why=f"signal {forwarded[0]}",
+                          way_out="the same command continues from the last complete checkpoint")  # fmt: skip
     if code:
         killed = -code if code < 0 else None
         why = f"it was killed by signal {killed}" if killed else f"it ended with exit code {code}"
@@ -174,6 +107,36 @@ def start(verb: str, config: TrainConfig) -> Path:
             way_out="the log says more; the same command continues from the last complete checkpoint",
         )
     return out
+
+
+class Interrupted(EftError):
+    """The training was told to end, and can be continued. The exit code is EX_TEMPFAIL: a batch system may requeue."""
+
+    exit_code = 75
+
+
+def _forward(launcher: int, verb: str, received: list[int]) -> dict[int, Any]:
+    """From now on, pass SIGTERM and SIGUSR1 on as a SIGTERM to the ranks, once. Returns the handlers before.
+
+    To the ranks, not to their launcher: torch's would kill them half a minute later, wherever they are in saving.
+    """
+    import psutil
+
+    def handler(number: int, frame: Any) -> None:
+        received.append(number)
+        if len(received) > 1:
+            return
+        print(f"{verb}: signal {number}: saving, then ending", file=sys.stderr, flush=True)
+        with contextlib.suppress(psutil.Error):
+            for child in psutil.Process(launcher).children():
+                with contextlib.suppress(psutil.Error):
+                    if MODULES[verb] in child.cmdline():
+                        child.terminate()
+
+    try:
+        return {n: signal.signal(n, handler) for n in (signal.SIGTERM, signal.SIGUSR1)}
+    except ValueError:  # not the main thread: whoever runs this there handles signals himself
+        return {}
 
 
 class _Rank(EftError):
@@ -245,7 +208,11 @@ def launched() -> Asked:
         kind = "ddp"
     stage = env.get("ACCELERATE_DEEPSPEED_ZERO_STAGE")
     told = Asked(
-        "environment", kind, int(env.get("WORLD_SIZE", "1")), int(stage) if kind == "deepspeed" and stage else None
+        "environment",
+        kind,
+        int(env.get("WORLD_SIZE", "1")),
+        int(stage) if kind == "deepspeed" and stage else None,
+        sequence=int(env.get("PARALLELISM_CONFIG_SP_SIZE", "1")),
     )
     try:
         line = psutil.Process().parent().cmdline()
@@ -276,7 +243,8 @@ def launched() -> Asked:
     else:
         kind, stage = asked.kind, asked.stage
     name = asked.name if "config_file" in given else "command line"
-    return Asked(name, kind, ranks, int(stage) if stage is not None else None, asked.cpu or "--cpu" in own)
+    cpu = asked.cpu or "--cpu" in own
+    return Asked(name, kind, ranks, int(stage) if stage is not None else None, cpu, asked.sequence)
 
 
 def foresee(asked: Asked) -> None:
@@ -319,6 +287,11 @@ def prove(asked: Asked, args: Any, accelerator: Any = None) -> None:
         differences.append(f"ZeRO stage {asked.stage} was asked for, stage {stage} was set up")
     if differences:
         raise _another_launch(asked, differences)
+    if asked.sequence > 1 and group > 1 and args.use_cpu:
+        import deepspeed.comm
+
+        if not deepspeed.comm.is_initialized():  # on GPUs accelerate does it
+            deepspeed.comm.init_distributed(dist_backend="gloo")
 
 
 def _another_launch(asked: Asked, differences: list[str]) -> EftError:
@@ -356,10 +329,22 @@ def hold(out: Path, patience: float = 10.0) -> Any:
 
 
 def _die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent dies, so that a killed command leaves no rank behind that goes on
-    writing."""
+    """Ask Linux to end this process when its parent dies, so that a killed command leaves no rank behind that goes on
+    writing.
+
+    By SIGTERM where Accelerate's launcher was started by hand: a cluster's SIGTERM to all ends that one at once, and
+    its rank saves the step before it follows.
+    """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        by_hand = ERRORS not in os.environ and "accelerate" in _parents_command()
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM if by_hand else signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _parents_command() -> str:
+    try:
+        return Path(f"/proc/{os.getppid()}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def _quiet() -> None:

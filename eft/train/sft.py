@@ -31,6 +31,11 @@ class Config(TrainConfig):
     )
     weights: bool = Field(True, description="weigh rows by the table's column `weight`, where there is one")
 
+    @property
+    def capacity(self) -> int | None:
+        """Tokens that a pack holds, None without packing."""
+        return self.micro_batch * self.max_tokens if self.packing else None
+
 
 def inputs(config: Config) -> list[Path]:
     """What the stage reads."""
@@ -77,14 +82,15 @@ def train(config: Config, asked: Asked) -> None:
         group=config.group_by_length,
         main=args.distributed_state.is_local_main_process,
         wait=run.wait,
-        ranks=asked.ranks,
-        capacity=config.micro_batch * config.max_tokens if config.packing else None,
+        ranks=asked.replicas,
+        capacity=config.capacity,
     )
     tokens.settle_template(tokenizer, tokens.arguments(config.template, config.thinking))
     if run.main:
         tokens.write_example(run.out, tokenizer, prepared, run.say)
     if prepared.packs:
         arguments.set_batches(args, 1, prepared.packs // asked.ranks)
+    plan.foresee(run, prepared, tokenizer)
     model = load_model(run.model, **options)
     plan.plan(run, prepared, model)
     head.score_responses_only()
