@@ -125,7 +125,9 @@ def build(kind: type, config: TrainConfig, asked: Asked, **extra: Any) -> Any:
         "remove_unused_columns": True,
     }
     if asked.sequence > 1:
-        values["pad_to_multiple_of"] = asked.sequence  # ranks share a row in equal parts
+        # Ranks share a row in equal parts. They hand their batches around beforehand, which gloo does for equal sizes only.
+        whole = config.max_tokens if cpu else 1
+        values["pad_to_multiple_of"] = -(-whole // asked.sequence) * asked.sequence
     with accepted():
         return kind(**{**values, **extra, **config.trainer})
 

@@ -144,11 +144,14 @@ def _kept(
     found: dict[str, list[float]] = {kind: [] for kind in (*distinct, "")}
     where, stream, shared = [""], [4], set()
 
-    def enter(module: Any, args: Any, kwargs: Any, kind: str) -> None:
+    def enter(module: Any, args: Any, kwargs: Any, kind: str) -> Any:
         where[0] = kind
         stream[0] = (args[0] if args else kwargs["hidden_states"]).element_size()
-        if isinstance(kwargs.get("attention_mask"), torch.Tensor):  # made once, for all layers
-            shared.add(kwargs["attention_mask"].untyped_storage()._cdata)
+        if isinstance(kwargs.get("attention_mask"), torch.Tensor):
+            if not padded:  # transformers makes none then, but on fake tensors it cannot tell
+                return args, {**kwargs, "attention_mask": None}
+            shared.add(kwargs["attention_mask"].untyped_storage()._cdata)  # made once, for all layers
+        return None
 
     def leave(*args: Any) -> None:
         where[0] = ""
@@ -174,6 +177,7 @@ def _kept(
             _fake(model)
             weights = {p.untyped_storage()._cdata for p in model.parameters()}
             for length in POINTS:
+                shared.clear()
                 sums = _forward(base, length, padded, autocast, weights, shared, found, where)
                 for kind, total in sums.items():
                     found[kind].append(total)
