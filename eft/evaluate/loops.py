@@ -74,9 +74,11 @@ def chosen(config: Config) -> list[Loop]:
     Raises UsageError for unknown loops and options, for what a loop finds wrong with them, and for tasks of one name.
     """
     found = []
-    for name, given in (config.loops or {loops.FIRST: {}}).items():
+    asked = config.loops or {loops.FIRST: {}}
+    for name in asked:
         loops.load(name)
-        options = dict(given or {})
+    for name in (n for n in loops.LOOPS if n in asked):
+        options = dict(asked[name] or {})
         own = {k: options.pop(k) for k in OWN if k in options and (k != "role" or name != loops.FIRST)}
         if name == loops.FIRST:
             options = {"suite": config.suite, "role": config.role, "tasks": config.tasks, **options}
