@@ -37,7 +37,7 @@ class Section(configs.Section):
     """Options of the loop `routing`."""
 
     table: Path | None = Field(
-        None, description="scores and costs: RouterBench's csv, parquet or pickle; LLMRouter's json"
+        None, description="scores and costs: RouterBench's csv, parquet or pickle; LLMRouter's json; shipped:mutators"
     )
     models: list[str] = Field(
         default_factory=list, description="only these models of the table; apgr: the weak, the strong"
@@ -60,6 +60,9 @@ class Section(configs.Section):
     )
     hidden: float = Field(0.4, gt=0, lt=1, description="share of the rows that only the final score sees")
     names: bool = Field(False, description="is the policy told the data set's name, which gives much away?")
+    caution: float = Field(
+        0.5, ge=0, description="standard errors that a search's score takes off what is above the best single model"
+    )
     seed: int = Field(0, description="decides the splits")
     routers: list[Literal["logistic", "knn"]] = Field(
         list(routing_controls.LEARNED), description="learned routers among the controls (scikit-learn)"
@@ -105,7 +108,7 @@ def tasks(section: Section, *, root: Path, out: Path) -> list[Task]:
 def _query_tasks(section: Section, root: Path, out: Path) -> list[Task]:
     if section.routers:
         routing_controls.check()
-    table = routing_table.read(root / section.table.expanduser(), models=section.models, prices=section.prices)
+    table = routing_table.read(routing_table.locate(section.table, root), models=section.models, prices=section.prices)
     prices = section.sweep if section.objective in ("aiq", "apgr") else [section.price]
     found = []
     for number in range(section.splits):
@@ -113,6 +116,7 @@ def _query_tasks(section: Section, root: Path, out: Path) -> list[Task]:
         found.append(routing_task.write(
             table, out / name, name=f"routing/{name}", objective=section.objective, prices=prices, how=section.split,
             by=section.group, hidden=section.hidden, names=section.names, seed=section.seed, number=number,
+            caution=section.caution,
         ))  # fmt: skip
     return found
 

@@ -61,8 +61,8 @@ def all_of(
         found.extend(Control(name, s, hidden.value(unseen), curve, 1, **told) for s in seeds)
 
     for m, model in enumerate(search.models):
-        add(f"single: {model}", _same(search, m), _same(hidden, m), bound=True, note="a single model")
-    add("best single", _same(search, best), _same(hidden, best), note=search.models[best])
+        add(f"single: {model}", search.same(m), hidden.same(m), bound=True, note="a single model")
+    add("best single", search.same(best), hidden.same(best), note=search.models[best])
     add("majority", *majority(search, hidden, groups, best), note="told the data set's name")
     families = tuple([family(g) for g in side] for side in groups)
     add("majority by family", *majority(search, hidden, families, best), note="told the data set's name")
@@ -81,10 +81,6 @@ def all_of(
         Control("oracle", s, value, (start, search.bound()), 1, bound=True, note="knows every score") for s in seeds
     ]
     return found
-
-
-def _same(game: Game, model: int) -> Choices:
-    return [np.full(len(game.states), model)] * len(game.asked)
 
 
 def majority(

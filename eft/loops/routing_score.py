@@ -1,5 +1,9 @@
 """The value of a routing policy on the rows of one task: asked row by row in the sandbox, worked out here.
 
+A search maximises the objective minus `caution` standard errors of its difference to the best single model, over blocks
+of rows: a rule that pays on one data set only, or on a few lucky rows, then counts little. Raw metric and final score are
+the objective itself.
+
 The policy sees states alone (eft/tasks/policy.py); scores and costs stay in this process.
 """
 
@@ -7,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +27,10 @@ from eft.tasks import policy, scoring
 @dataclass(frozen=True)
 class Game:
     """The rows of one side of a split. `scores`, `costs`: (rows, models), models from cheap to dear; `prices`: what a
-    dollar weighs, `asked` those at which a policy is asked (all for the metrics of a curve, else the first)."""
+    dollar weighs, `asked` those at which a policy is asked (all for the metrics of a curve, else the first); `best`: the
+    single model that searches start from; `caution`: how many standard errors of the difference to it the score of a
+    search takes off; `blocks`: rows that hang together, by number (data sets, where whole ones are
+    hidden)."""
 
     models: tuple[str, ...]
     states: tuple[dict[str, Any], ...]
@@ -31,6 +38,9 @@ class Game:
     costs: np.ndarray
     objective: str
     prices: tuple[float, ...]
+    best: int = 0
+    caution: float = 0.0
+    blocks: np.ndarray | None = None
 
     @classmethod
     def of(cls, rows: dict[str, Any], part: str) -> Game:
@@ -39,11 +49,31 @@ class Game:
         shared = {k: list(rows[k]) for k in ("models", "scores", "costs")}
         states = tuple({**s, **shared} for s in own["states"])
         return cls(tuple(rows["models"]), states, np.array(own["scores"], float), np.array(own["costs"], float),
-                   rows["objective"], tuple(rows["prices"]))  # fmt: skip
+                   rows["objective"], tuple(rows["prices"]), rows["best"], rows["caution"], np.array(own["blocks"], int))  # fmt: skip
 
     @property
     def asked(self) -> tuple[float, ...]:
         return self.prices if self.objective in ("aiq", "apgr") else self.prices[:1]
+
+    def same(self, model: int) -> list[np.ndarray]:
+        """The choices that send everything to one model."""
+        return [np.full(len(self.scores), model)] * len(self.asked)
+
+    def above(self, choices: Sequence[np.ndarray]) -> tuple[float, float]:
+        """By how much the choices are above the best single model, and the standard error of that: the jackknife that
+        leaves out one block of rows at a time (Efron and Stein, Annals of Statistics 9, 1981)."""
+
+        def difference(game: Game, chosen: Sequence[np.ndarray]) -> float:
+            return game.value(chosen) - game.value(game.same(game.best))
+
+        whole = difference(self, choices)
+        without = []
+        for block in np.unique(self.blocks):
+            kept = np.flatnonzero(self.blocks != block)
+            part = replace(self, states=(), scores=self.scores[kept], costs=self.costs[kept])
+            without.append(difference(part, [c[kept] for c in choices]) if len(kept) else whole)
+        spread = np.array(without) - np.mean(without)
+        return whole, float(np.sqrt((len(without) - 1) / len(without) * (spread**2).sum()))
 
     def value(self, choices: Sequence[np.ndarray]) -> float:
         """The objective of the choices (model indices by row) made at each of the `asked` prices."""
@@ -65,7 +95,7 @@ class Game:
 
     def singles(self) -> list[float]:
         """The objective of every single model."""
-        return [self.value([np.full(len(self.scores), m)] * len(self.asked)) for m in range(len(self.models))]
+        return [self.value(self.same(m)) for m in range(len(self.models))]
 
     def bound(self) -> float:
         """The objective of the oracle, which knows every score: the upper end. Exact for share, aiq and apgr (on all
@@ -129,10 +159,13 @@ def evaluate(program_path: str | Path, folder: Path, hidden: bool = False) -> sc
         return scoring.failed(found.validity, found.error, found.stderr)
     place = {name: i for i, name in enumerate(rows.models)}
     chosen = np.array([place[name] for name in found.names]).reshape(len(rows.asked), len(rows.states))
-    value = rows.value(list(chosen))
-    known = {"combined_score": fitness(rows.objective, value), rows.objective: value, **rows.told(list(chosen)),
+    choices = list(chosen)
+    value = rows.value(choices)
+    above, error = rows.above(choices)
+    cautious = value if hidden else value - rows.caution * error
+    known = {"combined_score": fitness(rows.objective, cautious), rows.objective: value, **rows.told(choices),
              "validity": 1.0}  # fmt: skip
     counts = np.bincount(chosen[0], minlength=len(rows.models))
     used = ", ".join(f"{m}: {n}" for m, n in zip(rows.models, counts.tolist(), strict=True) if n)
-    artifacts = {"routed": f"prompts by model: {used}"}
-    return scoring.Scored(known, artifacts | ({"stderr": found.stderr} if found.stderr else {}))
+    told = f"prompts by model: {used}; above the best single model by {above:.3g} (standard error {error:.2g})"
+    return scoring.Scored(known, {"routed": told} | ({"stderr": found.stderr} if found.stderr else {}))

@@ -30,6 +30,7 @@ import numpy as np
 from eft.errors import EftError, UsageError, nearest
 
 COST = "|total_cost"
+SHIPPED = Path(__file__).parent / "tables"
 _NOT_MODELS = {"sample_id", "prompt", "eval_name", "oracle_model_to_route_to"}
 CHARACTERS_PER_TOKEN = 4  # for costs that are estimated from prices
 _PICKLED = {
@@ -82,6 +83,18 @@ class Table:
         ids, prompts, groups = (tuple(v[i] for i in chosen) for v in (self.ids, self.prompts, self.groups))
         return replace(self, ids=ids, prompts=prompts, groups=groups, scores=self.scores[chosen],
                        costs=self.costs[chosen])  # fmt: skip
+
+
+def locate(table: Path, root: Path) -> Path:
+    """The file of a table: a path (relative to `root`), or shipped:NAME for one that comes with this package (by
+    benchmarks/mutator_table.py). Raises UsageError for a name that is not shipped."""
+    name = str(table).removeprefix("shipped:")
+    if name == str(table):
+        return root / table.expanduser()
+    files = {f.stem: f for f in sorted(SHIPPED.glob("*.csv"))}
+    if name not in files:
+        raise UsageError(f"no routing table '{name}' is shipped", way_out=nearest(name, files))
+    return files[name]
 
 
 def read(file: Path, *, models: Sequence[str] = (), prices: Mapping[str, float] | None = None) -> Table:

@@ -132,6 +132,14 @@ def split(groups: Sequence[str], how: str, hidden: float, seed: int, number: int
     return kept, sorted(away)
 
 
+def blocks(groups: Sequence[str] | None, count: int) -> list[int]:
+    """The block of every row: its group, or, where rows do not hang together, one of 20 by turns."""
+    if groups is None:
+        return [i % 20 for i in range(count)]
+    places = {g: i for i, g in enumerate(sorted(set(groups)))}
+    return [places[g] for g in groups]
+
+
 def seed_program(best: int, prices: Sequence[float], names: Sequence[str]) -> str:
     """The policy that sends everything to the model at place `best`. `prices`: those it is asked at, where there are
     several; `names`: the data sets of the search rows, where a policy is told them."""
@@ -153,7 +161,7 @@ def seed_program(best: int, prices: Sequence[float], names: Sequence[str]) -> st
 
 def write(
     table: Table, folder: Path, *, name: str, objective: str, prices: Sequence[float], how: str, by: str, hidden: float,
-    names: bool, seed: int, number: int,
+    names: bool, seed: int, number: int, caution: float = 0.5,
 ) -> Task:  # fmt: skip
     """The task of one split. Nothing is written where the folder holds it already.
 
@@ -178,11 +186,21 @@ def write(
         own = table.rows(rows)
         states = [facts(p) | ({"name": g} if names else {}) for p, g in zip(own.prompts, own.groups, strict=True)]
         parts[part] = {"ids": own.ids, "groups": own.groups, "states": states, "scores": own.scores.tolist(),
-                       "costs": own.costs.tolist()}  # fmt: skip
-    rows: dict[str, Any] = {"models": table.models, "objective": objective, "prices": list(prices), **means, **parts}
+                       "costs": own.costs.tolist(), "blocks": blocks(groups_of(own, by) if how == "across" else None,
+                                                                     len(own))}  # fmt: skip
+    rows: dict[str, Any] = {
+        "models": table.models,
+        "objective": objective,
+        "prices": list(prices),
+        "best": 0,
+        "caution": caution,
+        **means,
+        **parts,
+    }
     game = {part: routing_score.Game.of(rows, part) for part in ("search", "hidden")}
     best = int(np.argmax(game["search"].singles()))
-    values = {part: g.value([np.full(len(g.scores), best)] * len(g.asked)) for part, g in game.items()}
+    rows["best"] = best
+    values = {part: g.value(g.same(best)) for part, g in game.items()}
     ideal = {part: g.bound() for part, g in game.items()}
     program = seed_program(best, prices if objective in ("aiq", "apgr") else (), seen.groups if names else ())
     card = {
