@@ -146,9 +146,10 @@ def inline_reasoning(response: str) -> str:
 
 
 def split_thought(response: str) -> tuple[str, str]:
-    """(reasoning, answer) of a reply; ("", the reply) where no reasoning was written into it."""
+    """(reasoning, answer) of a reply, without the line breaks between them; ("", the reply) where no reasoning was
+    written into it."""
     found = _THOUGHT.match(response) if "</" in response else None
-    return (found[2].strip(), response[found.end() :]) if found else ("", response)
+    return (found[2].strip(), response[found.end() :].lstrip("\n")) if found else ("", response)
 
 
 @functools.cache

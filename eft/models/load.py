@@ -264,10 +264,24 @@ def _merged(folder: Path, dtype: Any, options: dict[str, Any]) -> Any:
     # In float32, and only then rounded: merging into bfloat16 weights loses most of a small update.
     with _whole():
         base = load_model(adapter_base(folder), "float32")
-        model = PeftModel.from_pretrained(base, str(folder)).merge_and_unload().to(dtype)
+        model = cast(PeftModel.from_pretrained(base, str(folder)).merge_and_unload(), dtype)
     model.requires_grad_(True)  # PEFT has frozen the base; what comes out here is a model like any other, to be trained
     if options:
         model.set_attn_implementation(options["attn_implementation"])
+    return model
+
+
+def cast(model: Any, dtype: Any) -> Any:
+    """`model` with its weights in `dtype`, as if it had been loaded so. `model.to(dtype)` would round buffers too, the
+    frequencies of the rotary embedding among them, and with them the positions of long prompts."""
+    if dtype == model.dtype:
+        return model
+    exact = {*(getattr(model, "_keep_in_fp32_modules", None) or ()), *(getattr(model, "_keep_in_fp32_modules_strict", None) or ())}
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and not any(part in name.split(".") for part in exact):
+            parameter.data = parameter.data.to(dtype)
+    for inner in (model.config, model.config.get_text_config()):
+        inner.dtype = dtype
     return model
 
 

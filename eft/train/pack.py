@@ -108,21 +108,36 @@ def attention(config: Any, chosen: str) -> str:
 
 
 def register() -> None:
-    """Make SEGMENTS known to transformers. It gets no mask: where rows begin is in cu_seq_lens_q."""
-    from transformers import AttentionInterface
+    """Make SEGMENTS known to transformers. It is sdpa but for packs, which get no mask: where rows begin is in
+    cu_seq_lens_q."""
+    from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(SEGMENTS, _segments)
+    AttentionMaskInterface.register(SEGMENTS, _mask)
+
+
+def _mask(batch_size: int, q_length: int, kv_length: int, attention_mask: Any = None, **rest: Any) -> Any:
+    from transformers.masking_utils import sdpa_mask
+
+    if attention_mask is None and q_length == kv_length:
+        return None
+    return sdpa_mask(batch_size, q_length, kv_length, attention_mask=attention_mask, **rest)
 
 
 def _segments(
     module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float | None = None, dropout: float = 0.0,
-    cu_seq_lens_q: Any = None, **unused: Any,
+    cu_seq_lens_q: Any = None, **rest: Any,
 ) -> tuple[Any, None]:  # fmt: skip
     """Causal attention within each row: (1, heads, tokens, width) → (1, tokens, heads, width)."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    sizes = [query.shape[2]] if cu_seq_lens_q is None else cu_seq_lens_q.diff().tolist()
+    if cu_seq_lens_q is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **rest)
+    sizes = getattr(cu_seq_lens_q, "sizes", None)
+    if sizes is None:  # once a step, not once a layer: it waits for the device
+        cu_seq_lens_q.sizes = sizes = cu_seq_lens_q.diff().tolist()
     options = {"is_causal": True, "scale": scaling, "dropout_p": dropout, "enable_gqa": query.shape[1] != key.shape[1]}
     parts = [
         scaled_dot_product_attention(q, k, v, **options)

@@ -25,6 +25,7 @@ SFT: dict[str, Any] = {
     "save_every": 2,
     "activation_checkpointing": False,
 }
+PACKED = {"output": "packed", "dataset": "build/weighted", "packing": True, "steps": 3}
 KTO = {**SFT, "dataset": "build/kto", "output": "kto", "steps": 4, "learning_rate": 1e-4}
 
 

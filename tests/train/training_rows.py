@@ -35,8 +35,15 @@ def row(number: int, label: bool, lines: int | None = None) -> dict:
 
 def write(folder: Path, rows: list[dict], split: str = "train", *, labelled: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    kept = rows if labelled else [{k: v for k, v in r.items() if k != "label"} for r in rows]
+    names = {True: "improved", False: "regressed"}  # as in a label of `eft build`; only KTO's are true and false
+    kept = rows if labelled else [{**r, "label": names[r["label"]]} for r in rows]
     pq.write_table(pa.Table.from_pylist(kept), folder / f"{split}.parquet")
+
+
+def weighted(root: Path, count: int = 40) -> None:
+    """ROOT/build/weighted: the rows of ROOT/build/sft with weights of mean 1."""
+    rows = [{**row(i, True), "weight": 0.25 + 1.5 * i / (count - 1)} for i in range(count)]
+    write(root / "build" / "weighted", rows, labelled=False)
 
 
 def sets(root: Path, count: int = 40) -> Path:
