@@ -17,6 +17,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from eft.evaluate import metrics, significance
 from eft.evaluate.comparison import (
@@ -32,9 +33,9 @@ from eft.evaluate.comparison import (
 )
 from eft.evaluate.contenders import pairings, references, scaffolds, separated, subjects
 from eft.evaluate.metrics import band, gap_closed, relative_gain, spread
-from eft.evaluate.results import BROKEN, IMPROVED, NO_OP, Results, Search, TaskInfo
+from eft.evaluate.results import BROKEN, IMPROVED, NO_OP, PROGRAMS, Results, Search, TaskInfo
 from eft.evaluate.significance import ALPHA, Test
-from eft.evaluate.stats import DRAWS, Rate, error_of_seeds, mean_interval, rate
+from eft.evaluate.stats import DRAWS, Mean, Rate, error_of_seeds, mean_interval, rate
 
 __all__ = ["band", "compare", "gap_closed", "pairings", "relative_gain", "spread", "subjects"]
 
@@ -330,6 +331,10 @@ def compare(results: Results, draws: int = DRAWS) -> Comparison:
     apart = {(a, b): differences(found[a].gaps, found[b].gaps) for a, b in compared}
     pairs = [dataclasses.replace(p, needs=needs(apart[p.mutator, p.reference], len(pairs))) for p in pairs]
     names = [b.name for b in bases]
+    notes = _notes(results, names, merit)
+    if alike := _alike(results):
+        rows, pairs = [_of_these(r) for r in rows], [_of_these(p) for p in pairs]
+        notes.append(f"The tasks are of one kind ({alike}): nothing here speaks of others, however many they are.")
     return Comparison(
         rows=tuple(rows),
         cells=tuple(cells),
@@ -339,8 +344,28 @@ def compare(results: Results, draws: int = DRAWS) -> Comparison:
         transfer=_transfer(pairs, rows, tasks, apart, names, draws),
         scaffolds=engines,
         hidden=tuple(t for t in tasks if final[t] and tasks[t].has_hidden),
-        notes=tuple(_notes(results, names, merit)),
+        notes=tuple(notes),
     )
+
+
+def _alike(results: Results) -> str:
+    """The families of a loop's tasks where several are of one (splits of one table, say): they share what they are made
+    of, so an interval or a test over them would take one thing for many. "" for independent tasks, and for programs,
+    whose families only keep roles apart."""
+    families = [t.family or t.name for t in results.tasks if t.loop != PROGRAMS]
+    return ", ".join(sorted(set(families))) if len(set(families)) < len(families) else ""
+
+
+def _of_these(found: Any) -> Any:
+    """A row or a pair without what it would say of other tasks."""
+    changes = {
+        f.name: dataclasses.replace(value, such=None)
+        for f in dataclasses.fields(found) if isinstance(value := getattr(found, f.name), Mean)
+    }  # fmt: skip
+    if isinstance(found, Pair):
+        needed = found.needs and dataclasses.replace(found.needs, tasks=None, seen_such=None)
+        changes |= {"over_tasks": None, "needs": needed}
+    return dataclasses.replace(found, **changes)
 
 
 def _reference_of(results: Results, compared: Sequence[tuple[str, str]], bases: set[str]) -> dict[str, str]:

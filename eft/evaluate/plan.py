@@ -72,7 +72,7 @@ def task_info(task: Task, loop: str = PROGRAMS) -> TaskInfo:
     return TaskInfo(
         task.name, task.domain, task.direction, task.raw_metric, task.seed_raw, task.seed_score, task.best_known,
         task.best_known_source, task.isolation, task.has_hidden, task.hidden_seed_raw, task.hidden_best_known,
-        task_fingerprint(task), loop,
+        task_fingerprint(task), loop, task.family,
     )  # fmt: skip
 
 

@@ -45,6 +45,7 @@ class TaskInfo:
     hidden_best_known: float | None = None
     fingerprint: str = ""  # of everything that decides a score; tells two versions of a task apart
     loop: str = PROGRAMS  # the loop that it belongs to; loops are compared apart, and no mean is over several
+    family: str = ""  # tasks of one family are no independent tasks; "": not recorded
 
 
 @dataclass(frozen=True)

@@ -158,6 +158,7 @@ def markdown(sections: Sequence[Section]) -> list[str]:
     for own in sections:
         lines += [f"## Loop: {safe(own.name)}", "", safe(own.verdict.headline), ""]
         lines += [f"**Not complete:** {safe(own.trouble)}", ""] if own.trouble else []
+        lines += [line for note in own.comparison.notes for line in (safe(note), "")]
         rows = []
         for r in own.comparison.rows:
             b = r.behaviour

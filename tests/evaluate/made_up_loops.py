@@ -15,7 +15,7 @@ MERGE = (
 )  # fmt: skip
 ROUTING = tuple(
     TaskInfo(f"routing/bench-split{k}", "routing", "max", "share", 52.6, 52.6, 100.0, "oracle", "isolated", True,
-             51.0 + k, 100.0, loop="routing")
+             51.0 + k, 100.0, loop="routing", family="splits of bench")
     for k in range(5)
 )  # fmt: skip
 METHODS = {

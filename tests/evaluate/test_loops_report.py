@@ -55,6 +55,17 @@ def test_controls_are_contenders_and_a_bound_is_not():
     assert p.wins + p.ties + p.losses == 25 and p.unpaired == 0
 
 
+def test_splits_of_one_table_speak_of_no_other_table():
+    found = with_loops()
+    apart = tuple(dataclasses.replace(t, family=t.name) if t.loop == "routing" else t for t in found.tasks)
+    own = {k: sections.section(dataclasses.replace(found, tasks=t), "routing") for k, t in (("one", found.tasks), ("many", apart))}
+    assert all(p.over_tasks is None and p.difference.such is None for p in own["one"].comparison.pairs)
+    assert all(p.difference.such is not None for p in own["many"].comparison.pairs)
+    for a, b in zip(own["one"].comparison.pairs, own["many"].comparison.pairs, strict=True):
+        assert (a.difference.point, a.difference.these, a.over_searches.p) == (b.difference.point, b.difference.these, b.over_searches.p)
+    assert "of one kind (splits of bench)" in " ".join(own["one"].comparison.notes) and not own["many"].comparison.notes
+
+
 def test_a_control_may_have_a_mutators_name():
     found = with_loops()
     found = dataclasses.replace(found, methods=tuple(dataclasses.replace(m, name="ast") for m in found.methods[:5]))
