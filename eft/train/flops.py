@@ -9,7 +9,8 @@ matrix multiplications only, two operations per multiply-add:
 - linear attention (gated delta rule, Qwen3.5) in the chunked form that every kernel computes, chunks of 64 tokens:
   linear in the row's length;
 - a backward pass costs twice its forward pass, once where the weights are frozen (LoRA; the adapters themselves, under
-  a hundredth, are not counted). Recomputed activations and padding are no use and count as nothing.
+  a hundredth, are not counted). KTO adds a forward pass over the mismatched completions, behind prompts that are there
+  already. Recomputed activations and padding are no use and count as nothing.
 
 So the number is lower than one that counts full squares, or the head on prompts, for the same speed.
 """

@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,7 @@ from eft.train.config import TrainConfig
 ERRORS = (
     "EFT_RANK_ERRORS"  # environment variable: the file in which a rank leaves its error for the process that started it
 )
+GRACE = 300  # seconds that a rank without a launcher has for its last step and checkpoint
 AGAIN = "EFT_TRAIN_AGAIN"  # environment variable: train even where the output is up to date (eft decided so already)
 MODULES = {"sft": "eft.train.sft", "kto": "eft.train.kto"}
 
@@ -333,11 +335,22 @@ def _die_with_parent() -> None:
     writing.
 
     By SIGTERM where Accelerate's launcher was started by hand: a cluster's SIGTERM to all ends that one at once, and
-    its rank saves the step before it follows.
+    its rank saves the step before it follows. One that hangs instead is killed after GRACE seconds.
     """
-    if sys.platform == "linux":
-        by_hand = ERRORS not in os.environ and "accelerate" in _parents_command()
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM if by_hand else signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if sys.platform != "linux":
+        return
+    by_hand = ERRORS not in os.environ and "accelerate" in _parents_command()
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM if by_hand else signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if by_hand:
+        parent = os.getppid()
+
+        def follow() -> None:
+            while os.getppid() == parent:
+                time.sleep(2)
+            time.sleep(GRACE)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        threading.Thread(target=follow, daemon=True).start()
 
 
 def _parents_command() -> str:

@@ -138,8 +138,10 @@ def fit(run: Run, trainer: Any) -> None:
         done = True
     finally:
         trackers.end(failed=not done)
-        if not done and run.lock is not None:
-            run.lock.close()  # nothing is written any more; whoever keeps the error must not keep the folder
+        if not done:
+            run.interrupt.close()
+            if run.lock is not None:
+                run.lock.close()  # nothing is written any more; whoever keeps the error must not keep the folder
     run.counts |= {"resumed_from_step": resumed, "training_seconds": round(time.time() - before, 1), **meter.totals()}
     if meter.total_busy:
         run.counts["callbacks_share"] = round(sum(costs.seconds.values()) / meter.total_busy, 5)
@@ -156,11 +158,9 @@ def observe(run: Run, trainer: Any, resumed: int) -> tuple[meters.Meter, meters.
         cost = flops.count(trainer.accelerator.unwrap_model(trainer.model).config)
     except (ValueError, KeyError, AttributeError) as e:
         run.say(f"MFU is not told: {e}")
-    passes = 2 if config.lora else 3
-    if run.verb == "kto":  # the mismatched completions, and the reference of both where it is not computed beforehand
-        passes += 1 if getattr(config, "stored_reference", False) else 3
-    peak = meters.peak(run.args, config.precision) if run.main and cost else None
-    meter = meters.Meter(rows, cost=cost, passes=passes, peak=peak, ranks=run.asked.ranks)
+    work = meters.Work(cost, passes=2 if config.lora else 3, mismatched=run.verb == "kto") if cost else None
+    peak = meters.peak(run.args, config.precision) if run.main and work else None
+    meter = meters.Meter(rows, work=work, peak=peak, ranks=run.asked.ranks)
     tokenizer = trainer.processing_class
     watch = Watch(run, trainer, tokenizer, meter)
     watch.prepare()

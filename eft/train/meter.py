@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from transformers import TrainerCallback
@@ -44,10 +45,9 @@ class Meter(TrainerCallback):
     """Adds the figures above to every line that has a loss. It must be the first callback, so that all others see them,
     and `Restart` the last, so that the clock leaves out what is no training."""
 
-    def __init__(self, rows: StepRows | None, *, cost: Any, passes: float, peak: float | None, ranks: int) -> None:
-        """`cost`: a flops.Count or None; `passes`: forward passes that a row is worth (3: forward and backward);
-        `peak`: FLOP/s of one rank's device."""
-        self.rows, self.cost, self.passes, self.peak, self.ranks = rows, cost, passes, peak, ranks
+    def __init__(self, rows: StepRows | None, *, work: Work | None, peak: float | None, ranks: int) -> None:
+        """`peak`: FLOP/s of one rank's device."""
+        self.rows, self.work, self.peak, self.ranks = rows, work, peak, ranks
         self.mark = time.perf_counter()
         self.busy, self.logged, self.total_busy, self.total_tokens = 0.0, 0, 0.0, 0.0
         self.total_flops = 0.0
@@ -55,7 +55,7 @@ class Meter(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.logged = state.global_step
         if self.rows and state.is_world_process_zero:
-            self.tokens, self.flops = per_step(self.rows, self.cost)
+            self.tokens, self.flops = per_step(self.rows, self.work)
             labels = self.rows.column("label")
             self.labels = None if labels is None else [bool(x) for x in labels]
         self.mark = time.perf_counter()
@@ -75,7 +75,7 @@ class Meter(TrainerCallback):
             logs["tokens_per_second"] = round(tokens / self.busy, 1)
             self.total_tokens += tokens
             if self.flops is not None:
-                done = self.passes * self.flops[steps].sum()
+                done = self.flops[steps].sum()
                 self.total_flops += done
                 if self.peak:
                     logs["mfu"] = round(done / (self.busy * self.ranks * self.peak), 4)
@@ -108,8 +108,25 @@ class Restart(TrainerCallback):
     on_train_begin = on_evaluate = on_save = restart
 
 
-def per_step(rows: StepRows, cost: Any) -> tuple[Any, Any]:
-    """(tokens, forward FLOPs) of every step, arrays; the FLOPs are None without a cost."""
+@dataclass(frozen=True)
+class Work:
+    """What a training needs of a row. `cost`: a flops.Count; `passes`: forward passes that it is worth (3: forward and
+    backward); `mismatched`: KTO's pass over one more completion behind the same prompt."""
+
+    cost: Any
+    passes: float = 3
+    mismatched: bool = False
+
+    def flops(self, length: Any, scored: Any) -> Any:
+        """FLOPs of each row, arrays of its tokens and of those with loss -> array. The mismatched completion is taken to
+        be as long as the row's own: within a micro batch they are the same ones."""
+        once = self.cost.rows(length, scored)
+        more = once - self.cost.rows(length - scored, 0 * scored) if self.mismatched else 0
+        return self.passes * once + more
+
+
+def per_step(rows: StepRows, work: Work | None) -> tuple[Any, Any]:
+    """(tokens, FLOPs) of every step, arrays; the FLOPs are None without `work`."""
     import numpy as np
 
     length = np.asarray(rows.column("length"), dtype=np.float64)
@@ -117,16 +134,16 @@ def per_step(rows: StepRows, cost: Any) -> tuple[Any, Any]:
     scored = length if response is None else np.asarray(response, dtype=np.float64)
     edges = np.arange(0, len(length), rows.per_step)
     tokens = np.add.reduceat(length, edges)
-    if cost is None:
+    if work is None:
         return tokens, None
     packed = rows.column("lengths")
     if packed is None:
-        return tokens, np.add.reduceat(cost.rows(length, scored), edges)
+        return tokens, np.add.reduceat(work.flops(length, scored), edges)
     # attention does not cross the rows of a pack
     flat = np.asarray([n for row in packed for n in row], dtype=np.float64)
     starts = np.cumsum([0, *(len(row) for row in packed[:-1])])
-    body = np.add.reduceat(cost.rows(flat, np.zeros(len(flat))), starts)
-    return tokens, np.add.reduceat(body + 2 * cost.head * scored, edges)
+    body = np.add.reduceat(work.cost.rows(flat, np.zeros(len(flat))), starts)
+    return tokens, np.add.reduceat(work.passes * (body + 2 * work.cost.head * scored), edges)
 
 
 def memory() -> float:

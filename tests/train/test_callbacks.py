@@ -106,20 +106,23 @@ def test_a_step_that_is_saved_is_logged_first(tmp_path: Path) -> None:
 def test_the_meter_counts_what_a_step_holds() -> None:
     table = Table(length=[10, 30, 20, 40], response=[2, 4, 2, 8], label=[True, False, True, True])
     cost = flops.Count(0, weights=100, head=1000, attention=((8, None),), state=0)
-    tokens, work = meter.per_step(meter.StepRows(table, 2), cost)
+    tokens, flops_ = meter.per_step(meter.StepRows(table, 2), meter.Work(cost))
     assert tokens.tolist() == [40, 60]
-    assert work.tolist() == [cost.forward([10, 30], 6), cost.forward([20, 40], 10)]
+    assert flops_.tolist() == [3 * cost.forward([10, 30], 6), 3 * cost.forward([20, 40], 10)]
+    both = meter.per_step(meter.StepRows(table, 2), meter.Work(cost, mismatched=True))[1] - flops_
+    # behind the same prompt: every token of the completion, which sees all before it
+    assert both[0] == 2 * 1100 * 6 + 4 * 8 * (9 + 10 + 27 + 28 + 29 + 30)
     packed = Table(length=[40, 60], response=[6, 10], lengths=[[10, 30], [20, 40]], id=[["a", "b"], ["c", "d"]])
-    assert meter.per_step(meter.StepRows(packed, 1), cost)[1].tolist() == work.tolist(), "packs are their rows"
+    assert meter.per_step(meter.StepRows(packed, 1), meter.Work(cost))[1].tolist() == flops_.tolist(), "packs are rows"
     assert meter.StepRows(packed, 1).ids(2, 2) == ["c", "d"]
 
-    made = meter.Meter(meter.StepRows(table, 2), cost=cost, passes=3, peak=1e6, ranks=2)
+    made = meter.Meter(meter.StepRows(table, 2), work=meter.Work(cost), peak=1e6, ranks=2)
     made.on_train_begin(None, state(0), None)
     made.busy = 4.0
     line = {"loss": 1.0}
     made.on_log(None, state(2), None, line)
     assert line["tokens_per_second"] == 25 and line["step_seconds"] == 2.0 and line["desirable_share"] == 0.75
-    assert line["mfu"] == pytest.approx(3 * sum(work) / (4.0 * 2 * 1e6), abs=1e-4) and line["memory_gb"] > 0
+    assert line["mfu"] == pytest.approx(sum(flops_) / (4.0 * 2 * 1e6), abs=1e-4) and line["memory_gb"] > 0
     made.on_log(None, state(2), None, other := {"eval_loss": 1.0})
     assert other == {"eval_loss": 1.0}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 import training
 
 from eft import manifest
-from eft.train import checkpoints
+from eft.train import checkpoints, interrupt
 from eft.train.callbacks import read_journal
 
 pytestmark = pytest.mark.integration
@@ -32,7 +33,7 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_killed_and_continued_is_the_undisturbed_run(root: Path) -> None:
+def test_killed_and_told_to_end_it_is_the_undisturbed_run(root: Path) -> None:
     undisturbed = training.accelerate(
         "cpu", "eft.train.sft", training.recipe(root, "sft", output="whole", steps=40, save_every=5)
     )
@@ -58,11 +59,23 @@ def test_killed_and_continued_is_the_undisturbed_run(root: Path) -> None:
     torn.mkdir(exist_ok=True)
     (torn / "trainer_state.json").write_text("{")
 
+    # continued, and then told to end as a cluster tells it: to the command, which knows its ranks
+    process = subprocess.Popen(eft_sft(file), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while steps(out) < checkpoints.step_of(newest) + 3 and process.poll() is None and time.time() < deadline:
+        time.sleep(0.02)
+    process.terminate()
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 75 and "Traceback" not in said, said[-3000:]
+    assert f"continuing from {newest}" in said and "was interrupted and has saved step" in said
+    noted = json.loads((out / interrupt.MARK).read_text())
+    saved = out / noted["checkpoint"]
+    assert checkpoints.complete(saved)["step"] == noted["step"] > checkpoints.step_of(newest)
+
     done = subprocess.run(eft_sft(file), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     counts = manifest.require(out, "sft")["counts"]
-    assert counts["resumed_from_step"] == checkpoints.step_of(newest)
-    assert f"continuing from {newest}" in done.stderr
+    assert counts["resumed_from_step"] == noted["step"] and not (out / interrupt.MARK).exists()
+    assert f"continuing from {saved}" in done.stderr
     assert training.largest_difference(root / "whole" / "final", out / "final") == 0.0
     journals = [
         [(x["step"], x["loss"], x["grad_norm"]) for x in read_journal(root / name) if "loss" in x]

@@ -14,6 +14,7 @@ import training
 
 from eft import manifest
 from eft.models.save import stored_parameters
+from eft.train import checkpoints
 from eft.train.callbacks import read_journal
 
 pytestmark = [pytest.mark.multirank, pytest.mark.integration]
@@ -111,16 +112,48 @@ def test_launches_that_would_train_something_else_are_refused(form: str, root: P
     assert not (root / "sft" / "final").exists() and not (root / "sft" / "losses.jsonl").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["full", "lora"])
-@pytest.mark.parametrize("name", NAMES)
-def test_killed_ranks_continue_exactly(name: str, lora: dict | None, root: Path) -> None:
-    whole = training.recipe(root, "sft", output="whole", launch=name, micro_batch=2, lora=lora)
-    broken = training.recipe(root, "sft", output="broken", launch=name, micro_batch=2, lora=lora)
-    assert training.accelerate(name, "eft.train.sft", whole).returncode == 0
-    assert training.accelerate(name, "killed_after_step_4", broken).returncode != 0
-    assert not (root / "broken" / "final").exists()
-    done = training.accelerate(name, "eft.train.sft", broken)
+def continues(root: Path, whole: Path, verb: str, name: str) -> None:
+    """The training ROOT/VERB was interrupted: continued, it is the undisturbed `whole`."""
+    done = training.accelerate(name, f"eft.train.{verb}", root / f"{verb}.yaml")
     assert done.returncode == 0 and "continuing from" in done.stderr, done.stderr[-3000:]
-    assert losses(root, "whole") == losses(root, "broken")
-    assert training.largest_difference(root / "whole" / "final", root / "broken" / "final") == 0.0
+    for key in ("loss", "grad_norm", "eval_loss"):
+        assert losses(root, verb, key) == losses(whole, verb, key), key
+    assert training.largest_difference(whole / verb / "final", root / verb / "final") == 0.0
+
+
+def test_killed_ranks_continue_exactly(launched: dict[str, Path], root: Path) -> None:
+    """SFT under ZeRO-3 killed by SIGKILL; then KTO, of which one rank is told to end, and which is killed after that."""
+    name = "cpu_zero3"
+    whole, common = launched[name], {"launch": name, "micro_batch": 2, "keep_finished": True}
+    sft = training.recipe(root, "sft", **common)
+    kto = training.recipe(root, "kto", **common, model="sft/final")
+    assert training.accelerate(name, "killed", "sft", "4", sft).returncode != 0
+    assert not (root / "sft" / "final").exists()
+    done = training.accelerate(name, "killed", "chain", sft, kto)
+    assert done.returncode != 0 and "continuing from" in done.stderr, done.stderr[-3000:]
+    assert losses(root, "sft") == losses(whole, "sft")
+    assert training.largest_difference(whole / "sft" / "final", root / "sft" / "final") == 0.0
+    assert done.stdout.count("INTERRUPTED") == 2, "one rank got the signal, both ended"
+    assert "the training was interrupted and has saved step 1" in done.stderr
+    assert [f.name for f in checkpoints.checkpoints(root / "kto") if checkpoints.complete(f)] == [
+        "checkpoint-1",
+        "checkpoint-2",
+    ]
+    continues(root, whole, "kto", name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [None, {"rank": 4, "dropout": 0.1}], ids=["full", "lora"])
+@pytest.mark.parametrize("verb, step", [("sft", 4), ("kto", 2)], ids=["sft", "kto"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_killed_training_continues_exactly(name: str, verb: str, step: int, lora: dict | None, root: Path) -> None:
+    whole = root / "whole"
+    whole.mkdir()
+    (whole / "build").symlink_to((root / "build").resolve())
+    common = {"launch": name, "micro_batch": 2, "lora": lora, "keep_finished": True}
+    recipes = [training.recipe(place, verb, **common) for place in (whole, root)]
+    undisturbed = training.accelerate(name, f"eft.train.{verb}", recipes[0])
+    assert undisturbed.returncode == 0, undisturbed.stderr[-3000:]
+    assert training.accelerate(name, "killed", verb, str(step), recipes[1]).returncode != 0
+    assert not (root / verb / "final").exists()
+    continues(root, whole, verb, name)
