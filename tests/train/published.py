@@ -54,3 +54,45 @@ def config(name: str) -> Any:
         tie_word_embeddings=tied,
         architectures=["Qwen3_5ForConditionalGeneration"],
     )
+
+
+def rows(count: int, batch: int, limit: int, mean: int = 8000) -> list[int]:
+    """Token counts of made-up rows in training order, `mean` on average before the limit, spread as logs are (a log-normal
+    with sigma 0.7), none over `limit` and one at it: what the recipes' headers assume."""
+    import random
+
+    rng = random.Random(0)
+    spread = 1.2776  # e^(0.7²/2), the mean of the noise
+    made: list[int] = []
+    while len(made) < -(-count // batch) * batch - 1:
+        tokens = int(rng.lognormvariate(0, 0.7) * mean / spread)
+        if tokens <= limit:
+            made.append(max(500, tokens))
+    return [*made, limit]
+
+
+def estimate(verb: str, recipe: dict[str, Any], count: int) -> Any:
+    """The plan of a shipped recipe for `count` such rows, from the published sizes alone."""
+    from types import SimpleNamespace
+
+    from datasets import Dataset
+
+    from eft import config as configs
+    from eft.models import load
+    from eft.train import asked, kto, plan, sft
+
+    name = recipe["model"] if "/" in recipe["model"] and "final" not in recipe["model"] else recipe.pop("base")
+    recipe.pop("base", None)
+    config = configs.make({"sft": sft, "kto": kto}[verb].Config, {**recipe, "model": name})
+    _, launch = asked.choose(config, anywhere=True)
+    lengths = rows(count, config.global_batch, config.max_tokens)
+    train = Dataset.from_dict({"length": lengths, "response": [min(2000, n // 2) for n in lengths]})
+    prepared = SimpleNamespace(
+        train=train, steps=len(lengths) // config.global_batch, packs=None, counts={"rows": count, "epochs": 1.0}
+    )
+    tokenizer = SimpleNamespace(all_special_ids=[], added_tokens_decoder={}, get_vocab=lambda: {"a": 1})
+    known, load.config_of = load.config_of, lambda model: globals()["config"](model)
+    try:
+        return plan.make(verb, config, launch, name, prepared, tokenizer, cpu=False)
+    finally:
+        load.config_of = known
