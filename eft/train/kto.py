@@ -170,19 +170,29 @@ def train(config: Config, asked: Asked) -> None:
 
     from eft import tokenizers
     from eft.models.load import load_model
-    from eft.train import arguments, data, head, loop, plan
+    from eft.train import arguments, data, head, loop, plan, tokens
     from eft.train.kto_trainer import ComputeReference, PairedTrainer, pair_completions
 
     args = arguments.build(KTOConfig, config, asked, eval_strategy="steps", beta=config.beta, **weights(config))
     run = loop.join("kto", config, asked, args)
     if run is None:
         return
+    arguments.check_targets(config, run.model)
     tokenizer = tokenizers.load(run.model)
     prepared = data.prepare(
-        config, tokenizer, labelled=True, group=False, main=run.main, wait=run.wait, ranks=asked.ranks
+        config,
+        tokenizer,
+        labelled=True,
+        group=False,
+        main=args.distributed_state.is_local_main_process,
+        wait=run.wait,
+        ranks=asked.ranks,
     )
+    tokens.settle_template(tokenizer, tokens.arguments(config.template, config.thinking))
     check_classes(prepared.counts, config.file("train"))
     prepared, same = in_micro_batches(prepared, config)
+    if run.main:
+        tokens.write_example(run.out, tokenizer, prepared, run.say)
     plan.foresee(run, prepared, tokenizer)
     model = load_model(run.model, **loop.trainer_options(run))
     plan.plan(run, prepared, model)
@@ -205,6 +215,7 @@ def train(config: Config, asked: Asked) -> None:
             data_collator=collate,
             share=config.share_prompts,
         )
+    arguments.float_adapters(config, trainer.model)
     trainer.add_callback(ComputeReference(trainer, collate, lambda share: open_store(run, trainer, share), run))
     loop.fit(run, trainer)
     loop.finish(run, trainer, tokenizer)

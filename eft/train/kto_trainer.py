@@ -45,9 +45,18 @@ class pair_completions(DataCollatorForUnpairedPreference):  # noqa: N801 (used a
         batch = super().torch_call([{**e, "KL_completion_ids": ids} for e, ids in zip(examples, shifted, strict=True)])
         if self.store is not None:
             matched, mismatched = keys(examples)
-            batch["ref_logps"] = torch.tensor([self.store.values[k] for k in matched])
-            batch["ref_KL_logps"] = torch.tensor([self.store.values[k] for k in mismatched])
+            batch["ref_logps"] = bits([self.store.values[k] for k in matched])
+            batch["ref_KL_logps"] = bits([self.store.values[k] for k in mismatched])
         return batch
+
+
+def bits(values: list[float]) -> Any:
+    """float32 values as the integers that have the same bits.
+
+    Under DeepSpeed transformers rounds every float of a batch to the model's dtype. A log-probability of -150 in bfloat16
+    is a whole number: with TRL's precomputed reference this gives the first step a KL term of 0.1 nats that is not there.
+    """
+    return torch.tensor(values, dtype=torch.float32).view(torch.int32)
 
 
 def keys(examples: list[dict[str, Any]]) -> tuple[list[bytes], list[bytes]]:
@@ -169,8 +178,9 @@ class PairedTrainer(KTOTrainer):
     def _compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool) -> Any:
         batch = {k: v.to(self.accelerator.device) for k, v in inputs.items()}
         matched, mismatched = self.log_probs(model, batch)
-        kl = self.accelerator.gather((mismatched - batch["ref_KL_logps"]).mean().detach()).mean().clamp(min=0)
-        ratios, good = matched - batch["ref_logps"], batch["label"].bool()
+        drift = (mismatched - batch["ref_KL_logps"].view(torch.float32)).mean().detach()
+        kl = self.accelerator.gather(drift).mean().clamp(min=0)
+        ratios, good = matched - batch["ref_logps"].view(torch.float32), batch["label"].bool()
         # Eqn (7) of the KTO paper, arXiv 2402.01306
         signs = torch.where(good, 1.0, -1.0)
         weights = torch.where(good, self.desirable_weight, self.undesirable_weight)
@@ -293,8 +303,8 @@ class ComputeReference(TrainerCallback):
 
     def _fill(self, store: reference.Store, missing: list[Any], ranks: int) -> None:
         trainer, run = self.trainer, self.run
-        lora = hasattr(trainer.model, "peft_config")
-        if run.resume is not None and not lora:
+        resumed = run.resume is not None  # else the policy is the reference; new adapters change nothing
+        if resumed and not hasattr(trainer.model, "peft_config"):
             raise EftError(
                 "the reference log-probabilities of this training are gone",
                 where=store.folder,
@@ -306,7 +316,7 @@ class ComputeReference(TrainerCallback):
         for start in range(0, len(missing), ranks):
             # Every rank takes part every time, with a block that is there twice at the end: ZeRO-3 gathers weights.
             mine = missing[min(start + rank, len(missing) - 1)]
-            values = trainer.accelerator.gather(torch.cat(self._compute(mine, base=lora)).float()).tolist()
+            values = trainer.accelerator.gather(torch.cat(self._compute(mine, base=resumed)).float()).tolist()
             for r in range(ranks):
                 block = missing[min(start + r, len(missing) - 1)]
                 found = [k for part in keys(block) for k in part]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,6 +89,7 @@ def gradients(model: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["", "checkpointing"])
 def test_every_row_is_trls(name: str, share: bool, checkpointing: bool, rows: list[dict], tmp_path: Path) -> None:
     from eft import tokenizers
+    from eft.train.kto_trainer import bits
 
     tokenizer = tokenizers.load(name)
     policy, reference = models(name)
@@ -105,7 +107,8 @@ def test_every_row_is_trls(name: str, share: bool, checkpointing: bool, rows: li
         found = mine.log_probs(copy, batch_of(mine, start))
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
-        batch = {**batch_of(mine, start), "ref_logps": references[0], "ref_KL_logps": references[1]}
+        stored = {k: bits(v.tolist()) for k, v in zip(("ref_logps", "ref_KL_logps"), references, strict=True)}
+        batch = {**batch_of(mine, start), **stored}
         policy.zero_grad(), copy.zero_grad()
         trl._metrics["train"].clear()
         (theirs_loss := trl.compute_loss(policy, theirs)).backward()
@@ -118,6 +121,22 @@ def test_every_row_is_trls(name: str, share: bool, checkpointing: bool, rows: li
         assert a.keys() == b.keys()
         for key in a:
             torch.testing.assert_close(a[key], b[key], atol=1e-5, rtol=1e-4)
+
+
+def test_nothing_of_a_batch_can_be_rounded(rows: list[dict]) -> None:
+    """DeepSpeed's launches round the floats of a batch to the model's dtype; the reference must arrive as stored."""
+    from eft.train import reference
+    from eft.train.kto_trainer import keys, pair_completions
+
+    collate = pair_completions(0)
+    matched, mismatched = keys(rows[:MICRO])
+    values = {k: -150.121 - i / 7 for i, k in enumerate(matched + mismatched)}
+    collate.store = SimpleNamespace(values=values)
+    batch = collate(rows[:MICRO])
+    assert not any(t.is_floating_point() for t in batch.values())
+    assert batch["ref_KL_logps"].view(torch.float32).tolist() == pytest.approx([values[k] for k in mismatched], abs=1e-5)
+    assert matched[0] == reference.row_key(rows[0]["prompt_ids"], rows[0]["completion_ids"])
+    assert mismatched[0] == reference.row_key(rows[0]["prompt_ids"], rows[MICRO - 1]["completion_ids"])
 
 
 @pytest.mark.integration
