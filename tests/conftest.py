@@ -106,11 +106,20 @@ def serving_environment() -> None:
 
 
 @pytest.fixture(scope="session")
+def serving_place() -> None:
+    """For tests that start vLLM servers of their own."""
+    serving_environment()
+
+
+@pytest.fixture(scope="session")
 def vllm(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One real vLLM server of the tiny model, for all tests of the session."""
+    """One real vLLM server of the tiny model, as `eft export` writes it, for all tests of the session."""
     serving_environment()
     from eft.mutators.server import serving
+    from eft.train import export
 
-    log = tmp_path_factory.mktemp("serve") / "vllm.log"
-    with serving(tiny_model, name="tiny", max_model_len=1024, dtype="float32", log=log, timeout=400) as server:
+    folder = tmp_path_factory.mktemp("serve")
+    served = export.run(export.Config(root=folder, checkpoint=str(tiny_model), output="tiny"))
+    log = folder / "vllm.log"
+    with serving(served, name="tiny", max_model_len=1024, dtype="float32", log=log, timeout=400) as server:
         yield server

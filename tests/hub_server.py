@@ -13,6 +13,7 @@ import hashlib
 import http.server
 import json
 import threading
+import time
 import urllib.parse
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,6 +50,8 @@ class Hub:
         self.objects: dict[str, bytes] = {}
         self.puts: list[str] = []
         self.cut_after: int | None = None
+        self.hold_after: int | None = None  # so many PUTs are answered, the next ones never
+        self.lock = threading.Lock()
         self.taken = set(taken)  # names of other people's
         hub = self
 
@@ -188,6 +191,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return self.refuse(404, "no such address")
 
     def do_PUT(self) -> None:  # noqa: N802
+        with self.hub.lock:  # one at a time, so that the tests' counts are exact
+            held = self.hub.hold_after is not None and len(self.hub.puts) >= self.hub.hold_after
+            if not held:
+                self.put()
+        if held:
+            time.sleep(60)
+
+    def put(self) -> None:
         oid = self.path.rsplit("/", 1)[1]
         if self.hub.cut_after is not None and len(self.hub.puts) >= self.hub.cut_after:
             self.rfile.read(10)

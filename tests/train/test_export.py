@@ -104,28 +104,6 @@ def settings(folder: Path) -> dict:
     return plain(json.loads((folder / "config.json").read_text()))
 
 
-@pytest.fixture(scope="module")
-def seeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Qwen3.5 as the hub has it: vision and language, weights under model.language_model, shards, settings of images."""
-    import torch
-    import transformers
-
-    from eft import tokenizers
-
-    folder = tmp_path_factory.mktemp("seeing") / "qwen"
-    tokenizer = tokenizers.load("random:qwen3_5")
-    text = load.config_of("random:qwen3_5")
-    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": text.hidden_size,
-              "patch_size": 4, "spatial_merge_size": 1, "temporal_patch_size": 1, "num_position_embeddings": 16}  # fmt: skip
-    config = transformers.Qwen3_5Config(text_config=text.to_dict(), vision_config=vision, tie_word_embeddings=True,
-                                        architectures=["Qwen3_5ForConditionalGeneration"])  # fmt: skip
-    torch.manual_seed(0)
-    transformers.Qwen3_5ForConditionalGeneration(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    (folder / "preprocessor_config.json").write_text(json.dumps({"image_processor_type": "Qwen2VLImageProcessorFast"}))
-    return folder
-
-
 @pytest.mark.parametrize("name", ["random:qwen3", "random:llama", "random:qwen3_5"])
 def test_names_ties_and_config_are_those_of_the_model(name: str, root: Path) -> None:
     model = load.load_model(name)
