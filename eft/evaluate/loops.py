@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from eft import loops
 from eft.errors import EftError, UsageError, nearest
 from eft.evaluate.results import Confirmed, Method, plain
-from eft.evaluate.settings import Config
+from eft.evaluate.settings import Config, own_options
 from eft.manifest import clear_disk_errors, write_json
 from eft.search.spec import SearchSpec, finished
 from eft.tasks.suite import ROLES
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from eft.evaluate.plan import Plan
 
 FOLDER, BESIDE = "loops", "beside.json"
-OWN = ("role", "iterations")  # options of every loop, which its module is not asked about
 
 
 @dataclass(frozen=True)
@@ -75,11 +74,8 @@ def chosen(config: Config) -> list[Loop]:
     """
     found = []
     asked = config.loops or {loops.FIRST: {}}
-    for name in asked:
-        loops.load(name)
-    for name in (n for n in loops.LOOPS if n in asked):
-        options = dict(asked[name] or {})
-        own = {k: options.pop(k) for k in OWN if k in options and (k != "role" or name != loops.FIRST)}
+    for name in (n for n in loops.LOOPS if asked.get(n, False) is not False):
+        own, options = own_options(name, asked[name])
         if name == loops.FIRST:
             options = {"suite": config.suite, "role": config.role, "tasks": config.tasks, **options}
             own["role"] = options["role"]
@@ -96,6 +92,8 @@ def chosen(config: Config) -> list[Loop]:
         if not made:
             raise UsageError(f"the loop '{name}' has no task", way_out="mend its options, or leave it out of `loops:`")
         found.append(Loop(name, section, tuple(made), out, own.get("role", "heldout"), iterations))
+    if not found:
+        raise UsageError("no loop is to be evaluated", where="loops", way_out="name one, or leave `loops:` out")
     names = [t.name for loop in found for t in loop.tasks]
     if len({slug(n) for n in names}) != len(names):
         raise UsageError("two tasks have the same name", why=", ".join(names))

@@ -7,9 +7,18 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from eft import loops
 from eft.config import Section, StageConfig
 from eft.errors import nearest
 from eft.search.spec import SCAFFOLDS
+
+
+def own_options(loop: str, given: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the options that every loop has, `role` and `iterations`; those that its module knows). Of programs, `role` is
+    the suite's."""
+    ours = ("iterations",) if loop == loops.FIRST else ("role", "iterations")
+    options = dict(given or {})
+    return {k: options.pop(k) for k in ours if k in options}, options
 
 
 class Serving(Section):
@@ -96,9 +105,9 @@ class Config(StageConfig):
     suite: str = Field("embedded", description="a shipped suite, or a suite's YAML file")
     role: str = Field("heldout", description="which tasks of the suite")
     tasks: list[str] = Field(default_factory=list, description="these tasks (names or folders) instead of the suite's")
-    loops: dict[str, dict[str, Any] | None] = Field(
+    loops: dict[str, dict[str, Any] | Literal[False] | None] = Field(
         default_factory=dict,
-        description="loops by name with their options: programs, merge, routing; default: programs alone",
+        description="loops by name with their options (false: not this one): programs, merge, routing; default: programs",
     )  # fmt: skip
     mutators: dict[str, Mutator] = Field(default_factory=dict, description="contenders by name")
     baseline: str = Field("base", description="name of the untuned mutator")
@@ -139,6 +148,15 @@ class Config(StageConfig):
                 raise ValueError(f"there is no scaffold '{name}': {nearest(name, engines)}")
         if len(set(value)) < len(value):
             raise ValueError("a scaffold is named twice")
+        return value
+
+    @field_validator("loops")
+    @classmethod
+    def _known_loops(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name, given in value.items():
+            loops.load(name)
+            if given is not False:
+                loops.section(name, own_options(name, given)[1])
         return value
 
     @field_validator("seeds")
