@@ -78,6 +78,9 @@ def write_model(folder: Path, place: Any, hybrid: bool = False) -> int:
     ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
     if hybrid:
         wide = {k: v for k, v in sizes().items() if k != "architectures"}
+        if TINY:
+            wide |= {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 32,
+                     "linear_value_head_dim": 32, "layer_types": ["linear_attention", "full_attention"]}  # fmt: skip
         config: Any = transformers.Qwen3_5TextConfig(**wide, **ids, architectures=["Qwen3_5ForCausalLM"])
     else:
         config = transformers.Qwen3Config(**sizes(), **ids)
@@ -125,8 +128,8 @@ def write_rows(root: Path, tokenizer: Any) -> None:
     for length in LENGTHS:
         rows = []
         for number in range(ROWS):
-            size = int((length - 64) * rng.uniform(0.8, 0.97) / per_character)
-            whole = "".join(f"v{rng.randint(0, 99)} = {rng.randint(0, 999)}\n" for _ in range(size // 9))
+            size = int((length - 64) * rng.uniform(0.8, 0.95) / per_character)
+            whole = "".join(f"v{rng.randint(0, 99)} = {rng.randint(0, 999)}\n" for _ in range(size // 10))
             cut = len(whole) * 7 // 8
             rows.append({
                 "id": f"{length}-{number}", "task": f"task{number % 2}", "label": number % 4 < 2,
