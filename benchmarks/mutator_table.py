@@ -1,6 +1,6 @@
 """Makes the routing table that is shipped, eft/loops/tables/mutators.csv: which mutator improves which program.
 
-    python benchmarks/mutator_table.py [OUT.csv]        about ten minutes of one core
+    python benchmarks/mutator_table.py [OUT.csv]        a few minutes
 
 Rows are prompts of short tournament searches by `ast` on the training tasks of the standard suite (held-out tasks are in
 none of them). Columns are mutators without a model, each asked once for every prompt: `number` edits one
@@ -15,6 +15,7 @@ import csv
 import dataclasses
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from eft import edits
@@ -26,10 +27,10 @@ from eft.search.spec import SearchSpec
 from eft.search.tournament import body
 from eft.tasks.evaluate import evaluate
 from eft.tasks.suite import load_suite
-from eft.tasks.task import Task
+from eft.tasks.task import Task, find_task
 
 OUT = Path(__file__).resolve().parent.parent / "eft" / "loops" / "tables" / "mutators.csv"
-PROMPTS, ITERATIONS, DOLLARS = 8, 40, 1e-4
+PROMPTS, ITERATIONS, DOLLARS = 6, 30, 1e-4
 ARMS = {
     "ast": {},
     "number": {"kinds": "numbers"},
@@ -69,21 +70,27 @@ def answers(task: Task, messages: list[dict[str, str]], number: int) -> dict[str
     return told
 
 
+def rows_of(name: str) -> list[list[object]]:
+    """The table's rows of one task."""
+    task, rows = find_task(name), []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, messages in enumerate(prompts(task, Path(folder))):
+            told, group = answers(task, messages, number), name.replace("/", "-")
+            values = [told[a][i] for i in (0, 1) for a in ARMS]
+            rows.append([f"{group}.{number}", messages[-1]["content"], group, *values])
+    print(name, file=sys.stderr, flush=True)
+    return rows
+
+
 def main() -> None:
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else OUT
     out.parent.mkdir(parents=True, exist_ok=True)
     tasks = [t for t in load_suite("standard").tasks("train") if t.language == "python"]
-    with open(out, "w", newline="", encoding="utf-8") as f:
+    with ProcessPoolExecutor() as pool, open(out, "w", newline="", encoding="utf-8") as f:
         table = csv.writer(f, lineterminator="\n")
         table.writerow(["sample_id", "prompt", "eval_name", *ARMS, *(f"{a}|total_cost" for a in ARMS)])
-        for task in tasks:
-            with tempfile.TemporaryDirectory() as folder:
-                for number, messages in enumerate(prompts(task, Path(folder))):
-                    told = answers(task, messages, number)
-                    name = task.name.replace("/", "-")
-                    table.writerow([f"{name}.{number}", messages[-1]["content"], name, *(told[a][0] for a in ARMS),
-                                    *(told[a][1] for a in ARMS)])  # fmt: skip
-            print(task.name, file=sys.stderr, flush=True)
+        for rows in pool.map(rows_of, [t.name for t in tasks]):
+            table.writerows(rows)
 
 
 if __name__ == "__main__":

@@ -331,7 +331,7 @@ def evaluate(program_path: str | Path, folder: Path, hidden: bool = False) -> sc
             worths.append(played.worth(game, replay.simulate(again, game, number, states.step_state)[1]))
             answers += names
     order = random.Random(code_hash(code)).sample(range(len(asked)), len(asked))
-    second = policy.ask(code, [asked[i] for i in order], played.arms, twice=False)
+    second = policy.ask(code, [asked[i] for i in order], played.arms, again=0)
     if second.validity is not Validity.VALID:
         return scoring.failed(second.validity, f"{second.error} (asked in another order)", second.stderr)
     if second.names != [answers[i] for i in order]:

@@ -89,7 +89,7 @@ class Routed:
         if parent is None:
             raise EftError("the prompt shows no program", why="no fence follows a '# Current Program' line")
         state = self.state(parent)
-        found = policies.ask(self.code, [state], list(self.arms), twice=False)
+        found = policies.ask(self.code, [state], list(self.arms), again=0)
         if found.validity is not Validity.VALID:
             raise EftError("the policy made no choice", where=self.file, why=found.error)
         arm, started = found.names[0], time.monotonic()

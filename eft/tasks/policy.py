@@ -8,7 +8,7 @@ handed back:
   begin with an underscore or belong to frames. That turns a policy which peeks into a failed candidate instead of one
   that finds nothing; what holds it is the sandbox.
 - It leaves the state as it is.
-- It keeps nothing between states: it is asked everything twice, in two processes and two orders, and must answer alike.
+- It keeps nothing between states: it is asked twice, in two processes and two orders, and must answer alike.
 """
 
 from __future__ import annotations
@@ -108,10 +108,11 @@ def run(code: str, driver: str, *args: Any, bounds: sandbox.Limits) -> sandbox.O
     return found
 
 
-def ask(code: str, states: Sequence[dict[str, Any]], names: Sequence[str], *, twice: bool = True) -> Answers:
+def ask(code: str, states: Sequence[dict[str, Any]], names: Sequence[str], *, again: int | None = None) -> Answers:
     """The policy's answer to every state, checked: each must be one of `names`.
 
-    twice: ask again in another process and another order; different answers are an error.
+    again: so many states, drawn by the program's text, are asked once more in another process and another order (None:
+    all of them); different answers are an error.
     Raises EftError where the sandbox cannot run, nothing for what the policy does.
     """
     bounds = limits(len(states))
@@ -121,15 +122,15 @@ def ask(code: str, states: Sequence[dict[str, Any]], names: Sequence[str], *, tw
     if (why := foreign(first.value, len(states), names)) is not None:
         return Answers([], Validity.INCORRECT, why, first.stderr, first.seconds)
     seconds = first.seconds
-    if twice and len(states) > 1:
-        order = list(range(len(states)))
-        random.Random(code_hash(code)).shuffle(order)
-        again = run(code, DRIVER, [states[i] for i in order], bounds=bounds)
-        seconds += again.seconds
-        if again.validity is not Validity.VALID:
-            return Answers([], again.validity, f"{again.error} (asked in another order)", again.stderr, seconds)
-        if not isinstance(again.value, list) or again.value != [first.value[i] for i in order]:
-            return Answers([], Validity.INCORRECT, REMEMBERS, again.stderr, seconds)
+    count = len(states) if again is None else min(again, len(states))
+    if count and len(states) > 1:
+        order = random.Random(code_hash(code)).sample(range(len(states)), count)
+        second = run(code, DRIVER, [states[i] for i in order], bounds=bounds)
+        seconds += second.seconds
+        if second.validity is not Validity.VALID:
+            return Answers([], second.validity, f"{second.error} (asked in another order)", second.stderr, seconds)
+        if not isinstance(second.value, list) or second.value != [first.value[i] for i in order]:
+            return Answers([], Validity.INCORRECT, REMEMBERS, second.stderr, seconds)
     return Answers(first.value, Validity.VALID, "", first.stderr, seconds)
 
 
