@@ -53,6 +53,7 @@ OWN = {
         "linear_value_head_dim": 32,
     },
 }
+VISION = {"visual", "vision_tower", "vision_model", "multi_modal_projector"}
 ADAPTER = "adapter_config.json"
 BASE = "base.json"  # beside an adapter: where its base is, also relative to the adapter, so that a run can be moved
 
@@ -118,6 +119,7 @@ def load_model(name: str, dtype: str = "float32", attention: str | None = None, 
         else:
             model = _pretrained(name, target, options)
     model.name_or_path = model.config.name_or_path = name
+    _freeze_vision(model)
     return model
 
 
@@ -170,7 +172,21 @@ def skeleton(name: str) -> Any:
 
     config = config_of(name)
     with _quiet(), _whole(), torch.device("meta"):
-        return _class(config)._from_config(config) if config.architectures else _class(config).from_config(config)
+        model = _class(config)._from_config(config) if config.architectures else _class(config).from_config(config)
+    _freeze_vision(model)
+    return model
+
+
+def vision(model: Any) -> list[str]:
+    """Names of the modules through which a model sees (Qwen3.5's hub models do), and which text never reaches."""
+    names = [name for name, _ in model.named_modules() if name.rpartition(".")[2] in VISION]
+    return [n for n in names if not any(n.startswith(f"{o}.") for o in names)]
+
+
+def _freeze_vision(model: Any) -> None:
+    """Weights that get no gradient must not wait for one: DDP would, and every optimizer would hold states for them."""
+    for name in vision(model):
+        model.get_submodule(name).requires_grad_(False)
 
 
 def _class(config: Any) -> Any:

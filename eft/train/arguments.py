@@ -174,17 +174,21 @@ def set_batches(args: Any, micro: int, accumulation: int) -> None:
         }
 
 
-def lora(config: TrainConfig) -> Any:
-    """The PEFT config of `config.lora`, or None."""
+def lora(config: TrainConfig, model: Any) -> Any:
+    """The PEFT config of `config.lora` for `model`, or None. What sees is left out of all-linear."""
     if config.lora is None:
         return None
     from peft import LoraConfig
 
+    from eft.models.load import vision
+
+    blind = "|".join(re.escape(name) for name in vision(model))
     return LoraConfig(
         r=config.lora.rank,
         lora_alpha=config.lora.alpha,
         lora_dropout=config.lora.dropout,
         target_modules=config.lora.targets,
+        exclude_modules=rf"({blind})\..*" if blind else None,
         task_type="CAUSAL_LM",
     )
 

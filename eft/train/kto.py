@@ -209,7 +209,7 @@ def train(config: Config, asked: Asked) -> None:
             model=model,
             args=args,
             processing_class=tokenizer,
-            peft_config=arguments.lora(config),
+            peft_config=arguments.lora(config, model),
             train_dataset=prepared.train,
             eval_dataset=prepared.validation,
             data_collator=collate,

@@ -98,7 +98,7 @@ def make(
         autocast=autocast,
         attention=attention if attention == "eager" else "sdpa",
         padded=verb == "kto" and not attention.startswith("flash"),
-        lora=arguments.lora(config),
+        lora=arguments.lora(config, skeleton),
         fused=fused,
     )
     if asked.kind == "fsdp":

@@ -106,7 +106,7 @@ def train(config: Config, asked: Asked) -> None:
             args=args,
             data_collator=batches,
             processing_class=tokenizer,
-            peft_config=arguments.lora(config),
+            peft_config=arguments.lora(config, model),
             train_dataset=prepared.train,
             eval_dataset=prepared.validation,
         )

@@ -226,8 +226,8 @@ def test_quantized_weights_that_cannot_be(here, monkeypatch: pytest.MonkeyPatch)
 
     lora = {"rank": 4, "bits": 4}
     config = TrainConfig(dataset="d", model="random:qwen3", output="o", lora=lora)
+    monkeypatch.setattr(arguments.importlib.util, "find_spec", lambda name: object())
     with pytest.raises(UsageError, match="for one process or DDP"):
-        pytest.importorskip("bitsandbytes")
         arguments.check_bits(config, "deepspeed")
     monkeypatch.setattr(arguments.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="needs bitsandbytes, which is not installed"):
@@ -258,3 +258,21 @@ def test_targets_that_match_nothing(targets, words: str, here, monkeypatch: pyte
 def test_what_eft_decides_is_not_given_to_trl(key: str, here) -> None:
     with pytest.raises(UsageError, match="is decided by eft"):
         here("sft", trainer={key: True})
+
+
+def test_what_sees_is_left_alone(seeing: Path) -> None:
+    """A hub's Qwen3.5 has eyes: text gives them no gradient, and adapters no place."""
+    from peft import get_peft_model
+
+    from eft.models import load
+    from eft.train import arguments, sft
+
+    model = load.load_model(str(seeing))
+    idle = {n for n, p in model.named_parameters() if not p.requires_grad}
+    assert load.vision(model) == ["model.visual"]
+    assert idle == {n for n, _ in model.named_parameters() if n.startswith("model.visual.")} != set()
+    assert idle == {n for n, p in load.skeleton(str(seeing)).named_parameters() if not p.requires_grad}
+    config = sft.Config(dataset="d", model=str(seeing), lora={"rank": 2})
+    adapted = get_peft_model(model, arguments.lora(config, model))
+    names = [n for n, p in adapted.named_parameters() if p.requires_grad]
+    assert names and not any("visual" in n for n in names)
