@@ -9,11 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from data_tools import harvest, label
 from eft import loops
 from eft.errors import UsageError
 from eft.evaluate import aa, report, run
 from eft.evaluate import results as tables
+from eft.records import TABLE, read_transitions
 
 DOCS = Path(__file__).parents[2] / "docs" / "loops.md"
 
@@ -65,6 +68,27 @@ def test_the_example_is_a_loop(cooling, tmp_path):
     assert "random search" in (tmp_path / "report.html").read_text()
     counts = aa.run(aa.Config(root=tmp_path, results=out, loop="cooling", runs=40, draws=100))
     assert counts["mutator"] == "ast" and counts["verdict"] <= 4
+
+
+@pytest.mark.integration
+def test_yaml_genomes_in_the_stock_prompt_and_as_rewrites(cooling, tmp_path):
+    """Under OpenEvolve's own prompt and under tournament, as diffs and as rewrites; the logs are harvested as they are."""
+    del cooling.controls
+    change = {"prompt_format": "openevolve@0.4", "scaffold": ["openevolve", "tournament"], "seeds": 1, "iterations": 3}
+    mutators = {"diffs": {"kind": "ast"}, "rewrites": {"kind": "ast", "edit": "rewrite"}}
+    out = run.run(options(tmp_path, mutators=mutators, **change))
+    found = tables.load(out)
+    assert len(found.searches) == 4 and all(sum(s.outcomes.values()) == 3 and s.valid for s in found.searches)
+    settings = yaml.safe_load((out / "diffs" / "cooling-tours" / "seed0" / "config.yaml").read_text())
+    assert (settings["language"], settings["file_suffix"]) == ("yaml", ".yaml")
+    replies = [json.loads(line) for f in (out / "journal").glob("*.jsonl") for line in f.open()]
+    assert all("```yaml\n" in r["messages"][-1]["content"] for r in replies if r["kind"] == "reply")
+    assert all(r["content"].startswith("```yaml\n") for r in replies if r["kind"] == "reply" and r["mutator"] == "rewrites")
+    harvest.run(harvest.Config(root=tmp_path, runs=[out / "diffs", out / "rewrites"], output="harvest"))
+    label.run(label.Config(root=tmp_path, source="harvest", output="label"))
+    rows = list(read_transitions(tmp_path / "label" / TABLE))
+    assert len(rows) == 6 and {r.language for r in rows} == {"yaml"} and {r.replay for r in rows} == {"match"}
+    assert {r.edit_kind for r in rows} == {"diff", "rewrite"} and all(r.label for r in rows)
 
 
 def test_options_of_a_loop(cooling, tmp_path):
