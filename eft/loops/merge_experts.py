@@ -1,6 +1,7 @@
 """What is merged: a base and experts made from it, and everything that can be wrong with them, told before a model loads.
 
-Experts are LoRA adapters on one base, or whole models of one architecture. All is read from files: configurations,
+Experts are LoRA adapters on one base, or models of one architecture (adapters among them count as the models that they
+make). All is read from files: configurations,
 headers of safetensors files, and the numbers in them where they must be finite. Nothing here imports torch.
 """
 
@@ -11,6 +12,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Experts:
-    """Located models, with what tells them from others. `full`: whole models, merged by mergekit; else adapters."""
+    """Located models, with what tells them from others. `full`: merged by mergekit as whole models; else all adapters."""
 
     base: str
     base_print: str
@@ -63,11 +65,6 @@ def check(base: str, experts: Mapping[str, str], root: Path, memory_gib: float |
                              why="an alias is a small letter and then letters, digits, - or _; 'base' is taken")  # fmt: skip
     places = {alias: _place(name, root) for alias, name in experts.items()}
     adapters = {alias: p for alias, p in places.items() if (Path(p) / ADAPTER).is_file()}
-    if adapters and len(adapters) < len(places):
-        whole = next(a for a in places if a not in adapters)
-        raise UsageError("adapters and whole models cannot be merged together", where="loops: merge: experts",
-                         why=f"{next(iter(adapters))} is an adapter, {whole} is not",
-                         way_out=f"export the adapters first: eft export {adapters[next(iter(adapters))]}")  # fmt: skip
     if not base and not adapters:
         raise UsageError("which base were these models made from?", way_out="give loops: merge: base")
     base_place = _place(base, root) if base else _place(adapter_base(Path(next(iter(adapters.values())))), root)
@@ -79,18 +76,20 @@ def check(base: str, experts: Mapping[str, str], root: Path, memory_gib: float |
     if not layers:
         raise UsageError("the number of the base's layers cannot be told", where=base_place,
                          way_out="give a model folder")  # fmt: skip
-    sizes = tensors(Path(base_place)) if Path(base_place).is_dir() else {}
+    full = len(adapters) < len(places)
+    plain = [p for p in (base_place, *places.values()) if Path(p).is_dir() and p not in adapters.values()]
+    sizes = tensors(Path(plain[0])) if plain else {}
     base_print = identity.fingerprint(base_place)
     _finite(base_place)
     numbers = 0
     for alias, place in places.items():
-        if adapters:
+        if alias in adapters:
             numbers += _check_adapter(alias, Path(place), base_place, base_print, sizes)
         else:
-            _check_model(alias, place, base_place, sizes)
+            _check_model(alias, place, base_place, base_print, sizes)
         _finite(place)
     found = Experts(base_place, base_print, places, {a: identity.fingerprint(p) for a, p in places.items()},
-                    not adapters, layers, sum(_count(s) for _, s in sizes.values()), numbers)  # fmt: skip
+                    full, layers, sum(_count(s) for _, s in sizes.values()), numbers)  # fmt: skip
     _fits(found, memory_gib)
     return found
 
@@ -157,23 +156,26 @@ def _base_as_trained(alias: str, folder: Path, base: str) -> None:
                            way_out="train the adapter again")  # fmt: skip
 
 
-def _check_model(alias: str, place: str, base: str, sizes: Mapping[str, Any]) -> None:
-    if not Path(place).is_dir() or not Path(base).is_dir():
-        raise UsageError("whole models are merged from folders", where=place if Path(base).is_dir() else base,
-                         way_out="write it as a folder first: python -m eft.models.materialise NAME FOLDER")  # fmt: skip
-    if identity.fingerprint(place) == identity.fingerprint(base):
+def _check_model(alias: str, place: str, base: str, base_print: str, sizes: Mapping[str, Any]) -> None:
+    own = identity.fingerprint(place)
+    if own == base_print:
         raise UsageError(f"'{alias}' is the base itself", where=place)
     a, b = identity.architecture(base), identity.architecture(place)
     differ = [k for k in a if a[k] != b.get(k)]
     if differ:
         raise EftError(f"'{alias}' is of another shape than the base", where=place,
                        why=f"{differ[0]}: {b.get(differ[0])}, the base has {a[differ[0]]}")  # fmt: skip
-    found = tensors(Path(place))
+    found = tensors(Path(place)) if Path(place).is_dir() else sizes
     for name, (_, shape) in sizes.items():
         if name not in found or found[name][1] != shape:
             raise EftError(f"'{alias}' is of another shape than the base", where=place,
-                           why=f"{name}: {found[name][1] if name in found else 'missing'}, the base has {shape}")  # fmt: skip
-    identity.check_comparable(base, place)
+                           why=f"{name}: {found[name][1] if name in found else 'missing'}, not {shape}")  # fmt: skip
+    _comparable(base, base_print, place, own)
+
+
+@cache
+def _comparable(base: str, base_print: str, place: str, own: str) -> None:
+    identity.check_comparable(base, place)  # reads tokenizers: once for these weights
 
 
 def _fits(experts: Experts, limit_gib: float | None) -> None:

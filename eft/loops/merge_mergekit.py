@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from eft import manifest
 from eft.errors import EftError, UsageError
 from eft.loops.merge_recipe import BASE, Recipe, RecipeError, plain
 
@@ -38,20 +39,35 @@ def room(scratch: Path, parameters: int, limit_gib: float) -> None:
                          way_out="set loops: merge: scratch and scratch_gib")  # fmt: skip
 
 
-def into(model: Any, recipe: Recipe, experts: Mapping[str, Any], scratch: Path | None, seed: int) -> None:
+def folders(experts: Mapping[str, Any], kept: Path) -> dict[str, Path]:
+    """The base and the experts as folders of whole weights, by alias: those that are none yet (adapters, the embedded
+    model, hub ids) are written to `kept`, once. Raises EftError where one cannot be loaded."""
+    from eft.models.load import ADAPTER, load_model
+
+    found = {}
+    prints = {BASE: experts["base_print"], **experts["prints"]}
+    for alias, place in {BASE: experts["base"], **experts["places"]}.items():
+        found[alias] = Path(place)
+        if not Path(place).is_dir() or (Path(place) / ADAPTER).is_file():
+            found[alias] = kept / prints[alias]
+            if not (found[alias] / "config.json").exists():
+                with manifest.building(found[alias]) as aside:
+                    load_model(place).save_pretrained(aside)
+    return found
+
+
+def into(model: Any, recipe: Recipe, folders: Mapping[str, Path], scratch: Path, seed: int) -> None:
     """Give `model` the weights of the recipe. Raises RecipeError where mergekit cannot make them."""
     from safetensors.torch import load_file
 
-    if scratch is None:
-        raise EftError("merging whole models needs a scratch folder")
     scratch.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=scratch, prefix="merge-")).resolve()
     try:
         places = {}
-        for alias, place in {BASE: experts["base"], **experts["places"]}.items():
+        for alias, place in folders.items():
             places[alias] = str(folder / "models" / alias)
             (folder / "models").mkdir(exist_ok=True)
-            (folder / "models" / alias).symlink_to(Path(place).resolve())
+            (folder / "models" / alias).symlink_to(place.resolve())
         _run(plain(recipe, places), folder / "merged", seed)
         weights = dict(model.named_parameters())
         left = set(weights)

@@ -68,7 +68,6 @@ METHODS = {
     "della_linear": Method((*DENSE, "epsilon"), ("normalize", "rescale", "lambda"), adapters=False, rescale=True),
     "slerp": Method((), ("t",), adapters=False, models=(2, 2)),
     "sce": Method((), ("select_topk",), adapters=False),
-    "multislerp": Method(("weight",), (), adapters=False),
     "model_stock": Method((), (), adapters=False, models=(2, 64)),
 }
 
@@ -335,7 +334,7 @@ def text(method: str, weights: Mapping[str, Any], methods: Sequence[str] = (), *
     lines = [f"base_model: {BASE}", "# EVOLVE-BLOCK-START", choice, "models:"]
     for alias, weight in weights.items():
         settings = weight if isinstance(weight, Mapping) else {"weight": weight}
-        lines += [f"  - model: {alias}", "    parameters:"]
+        lines += [f"  - model: {alias}", *(["    parameters:"] if settings else [])]
         lines += [f"      {key}: {_written(value)}" for key, value in settings.items()]
     if shared:
         lines += ["parameters:", *(f"  {key}: {_written(value)}" for key, value in shared.items())]
@@ -360,13 +359,15 @@ def plain(recipe: Recipe, places: Mapping[str, str]) -> dict[str, Any]:
             return {k: setting(v) for k, v in value.items() if v is not None}
         return value
 
+    # mergekit takes a base for one more model of an average, and for one end of a slerp
+    base = {"linear": None, "slerp": places[recipe.models[0][0]]}.get(recipe.method, places[BASE])
     return {
         "merge_method": recipe.method,
         "models": [
             {"model": places[alias], **({"parameters": {k: setting(v) for k, v in values.items()}} if values else {})}
             for alias, values in recipe.models
         ],
-        "base_model": places[BASE],
+        **({"base_model": base} if base else {}),
         **({"parameters": {k: setting(v) for k, v in recipe.shared.items()}} if recipe.shared else {}),
         "dtype": "float32",
     }

@@ -33,10 +33,16 @@ class Held:
     """
 
     def __init__(self, experts: Mapping[str, Any], *, device: str = "cpu", seed: int = 0, scratch: Path | None = None) -> None:
-        """`experts`: Experts.to_json(). Raises EftError where the files do not fit the model."""
+        """`experts`: Experts.to_json(). `scratch`: for whole models; what is kept of them lies beside it. Raises EftError
+        where the files do not fit the model."""
+        from eft.loops import merge_mergekit
         from eft.models.load import load_model
 
         self.experts, self.seed, self.scratch = experts, seed, scratch
+        if experts["full"]:
+            if scratch is None:
+                raise EftError("merging whole models needs a scratch folder")
+            self.folders = merge_mergekit.folders(experts, scratch.with_name(f"{scratch.name}-models"))
         self.model = load_model(experts["base"]).eval().requires_grad_(False).to(device)
         self.layers, self.full = experts["layers"], experts["full"]
         self.weights = dict(self.model.named_parameters())
@@ -76,7 +82,7 @@ class Held:
         if self.full:
             from eft.loops import merge_mergekit
 
-            merge_mergekit.into(self.model, recipe, self.experts, self.scratch, self.seed)
+            merge_mergekit.into(self.model, recipe, self.folders, self.scratch, self.seed)
         else:
             for name, by_alias in self.pairs.items():
                 self.weights[name].add_(self._difference(recipe, name, by_alias))
