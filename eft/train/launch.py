@@ -118,27 +118,36 @@ class Interrupted(EftError):
 
 
 def _forward(launcher: int, verb: str, received: list[int]) -> dict[int, Any]:
-    """From now on, pass SIGTERM and SIGUSR1 on as a SIGTERM to the ranks, once. Returns the handlers before.
+    """From now on, pass SIGTERM and SIGUSR1 on as a SIGTERM to the ranks. Returns the handlers before.
 
     To the ranks, not to their launcher: torch's would kill them half a minute later, wherever they are in saving.
     """
     import psutil
 
     def handler(number: int, frame: Any) -> None:
+        if not received:
+            print(f"{verb}: signal {number}: the ranks save, then end", file=sys.stderr, flush=True)
         received.append(number)
-        if len(received) > 1:
-            return
-        print(f"{verb}: signal {number}: saving, then ending", file=sys.stderr, flush=True)
         with contextlib.suppress(psutil.Error):
-            for child in psutil.Process(launcher).children():
-                with contextlib.suppress(psutil.Error):
-                    if MODULES[verb] in child.cmdline():
-                        child.terminate()
+            main = psutil.Process(launcher)
+            ranks = [child for child in main.children() if MODULES[verb] in _command(child)]
+            for process in ranks or [main]:  # nothing to save yet
+                process.terminate()
 
     try:
         return {n: signal.signal(n, handler) for n in (signal.SIGTERM, signal.SIGUSR1)}
     except ValueError:  # not the main thread: whoever runs this there handles signals himself
         return {}
+
+
+def _command(process: Any) -> list[str]:
+    """The command line of a process, [] where it is gone."""
+    import psutil
+
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 class _Rank(EftError):

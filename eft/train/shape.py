@@ -107,7 +107,9 @@ def _fused_delta_rule(hidden: int, delta: dict[str, int], stream: int) -> int:
 
 def targeted(name: str, lora: Any) -> bool:
     """Whether PEFT would adapt the linear module called `name`."""
-    targets = lora.target_modules
+    targets, left_out = lora.target_modules, getattr(lora, "exclude_modules", None)
+    if isinstance(left_out, str) and re.fullmatch(left_out, name):
+        return False
     if isinstance(targets, str):
         return targets == "all-linear" or re.fullmatch(targets, name) is not None
     return any(name == t or name.endswith(f".{t}") for t in targets)
@@ -135,6 +137,7 @@ def _kept(
 
     config = copy.deepcopy(text(whole))
     distinct = list(dict.fromkeys(kinds))
+    points = POINTS if padded or attention == "eager" else POINTS[:2]  # nothing grows with the square otherwise
     config.num_hidden_layers = len(distinct)
     if getattr(config, "layer_types", None):
         config.layer_types = distinct
@@ -176,12 +179,16 @@ def _kept(
         with FakeTensorMode():
             _fake(model)
             weights = {p.untyped_storage()._cdata for p in model.parameters()}
-            for length in POINTS:
+            for length in points:
                 shared.clear()
                 sums = _forward(base, length, padded, autocast, weights, shared, found, where)
                 for kind, total in sums.items():
                     found[kind].append(total)
-    fits = {kind: tuple(float(x) for x in np.polyfit(POINTS, sums, 2)[::-1]) for kind, sums in found.items()}
+    degree = len(points) - 1
+    fits = {}
+    for kind, sums in found.items():
+        a, b, *c = (float(x) for x in np.polyfit(points, sums, degree)[::-1])
+        fits[kind] = (a, b, c[0] if c else 0.0)
     return {kind: fits[kind] for kind in distinct}, fits[""], stream[0]
 
 
