@@ -138,6 +138,7 @@ def fit(run: Run, trainer: Any) -> None:
         done = True
     finally:
         trackers.end(failed=not done)
+        unobserve(trainer)
         if not done:
             run.interrupt.close()
             if run.lock is not None:
@@ -186,6 +187,16 @@ def observe(run: Run, trainer: Any, resumed: int) -> tuple[meters.Meter, meters.
 
     trainer.evaluate = apart  # it draws a seed for its data loader: a training without evaluations would be another one
     return meter, meters.Costs(trainer)
+
+
+def unobserve(trainer: Any) -> None:
+    """Undo what ties the trainer to itself: the folder's lock goes with the last one who knows the run."""
+    trainer.__dict__.pop("evaluate", None)
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, Watch):
+            callback.trainer = None
+        for event in meters.EVENTS:
+            callback.__dict__.pop(event, None)
 
 
 @contextlib.contextmanager

@@ -59,7 +59,8 @@ def launched(table: Path) -> dict[str, Path]:
         roots[name] = table / name
         roots[name].mkdir()
         (roots[name] / "build").symlink_to(table / "build")
-        common = {"launch": name, "micro_batch": 2, "keep_finished": True}
+        watch = {"rows": 5, "samples": 3, "max_new_tokens": 8}  # more of them than one rank's share, and less than all
+        common = {"launch": name, "micro_batch": 2, "keep_finished": True, "watch": watch}
         sft = training.recipe(roots[name], "sft", **common)
         kto = training.recipe(roots[name], "kto", **common, model="sft/final")
         packed = training.recipe(roots[name], "sft", **common, **training.PACKED)

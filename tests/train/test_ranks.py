@@ -15,7 +15,7 @@ import training
 from eft import manifest
 from eft.models.save import stored_parameters
 from eft.train import checkpoints
-from eft.train.callbacks import read_journal
+from eft.train.callbacks import read_journal, read_lines
 
 pytestmark = [pytest.mark.multirank, pytest.mark.integration]
 NAMES = ("cpu_ddp", "cpu_zero2", "cpu_zero3")
@@ -41,6 +41,19 @@ def test_training_trains(launched: dict[str, Path]) -> None:
             "the model starts at its reference"
         )
         assert losses(root, "kto")[-1] < losses(root, "kto")[0]
+
+
+@pytest.mark.parametrize("verb", ["sft", "kto"])
+def test_all_ranks_watch_together(launched: dict[str, Path], verb: str) -> None:
+    for key in ("eval_nll_improved", "eval_nll_regressed", "eval_auc"):
+        expected = losses(launched["cpu_ddp"], verb, key)
+        assert len(expected) == 2, "before and after"
+        for name in NAMES[1:]:
+            assert losses(launched[name], verb, key) == pytest.approx(expected, rel=2e-4), (name, key)
+    for root in launched.values():
+        samples = read_lines(root / verb / "samples.jsonl")
+        assert len(samples) == 6 and len({s["id"] for s in samples}) == 3, "three before, three after"
+        assert losses(root, verb, "tokens_per_second") and losses(root, verb, "mfu")
 
 
 @pytest.mark.parametrize("name, words", [("cpu_ddp", "DDP"), ("cpu_zero2", "ZeRO-2"), ("cpu_zero3", "ZeRO-3")])
