@@ -72,7 +72,7 @@ def dry_run(config: Config) -> tuple[str, dict[str, Any]]:
     """What `--dry-run` adds: the plan of the training as YAML comments, and its numbers."""
     from eft.train import plan
 
-    return plan.shown("kto", config, group=False)
+    return plan.shown("kto", config, group=False, arrange=lambda rows: in_micro_batches(rows, config)[0])
 
 
 def run(config: Config) -> Path:

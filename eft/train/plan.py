@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -241,7 +241,7 @@ def _numbers(
     }
 
 
-def dry_run(verb: str, config: TrainConfig, group: bool) -> Plan | None:
+def dry_run(verb: str, config: TrainConfig, group: bool, arrange: Any) -> Plan | None:
     """The plan for `--dry-run`: from the data and the model's config alone. None where the data are not there yet.
 
     The tokens are counted, and stay in the cache that the run reads too. Raises EftError as the run would.
@@ -254,6 +254,7 @@ def dry_run(verb: str, config: TrainConfig, group: bool) -> Plan | None:
     from eft.models.load import locate
 
     model = locate(config.model, config.root)
+    arguments.check_targets(config, model)
     tokenizer = tokenizers.load(model)
     prepared = data.prepare(
         config,
@@ -265,6 +266,7 @@ def dry_run(verb: str, config: TrainConfig, group: bool) -> Plan | None:
         ranks=asked.replicas,
         capacity=getattr(config, "capacity", None),
     )
+    prepared = arrange(prepared) if arrange else prepared
     return make(verb, config, asked, model, prepared, tokenizer, cpu=asked.cpu)
 
 
@@ -273,9 +275,14 @@ def count_parameters(parameters: Iterable[Any]) -> int:
     return sum(getattr(p, "ds_numel", p.numel()) for p in parameters)
 
 
-def shown(verb: str, config: TrainConfig, group: bool) -> tuple[str, dict[str, Any]]:
-    """What `--dry-run` adds to the config: text, every line a YAML comment, and numbers for `--json`."""
-    found = dry_run(verb, config, group)
+def shown(
+    verb: str, config: TrainConfig, *, group: bool, arrange: Callable[[data.Prepared], data.Prepared] | None = None
+) -> tuple[str, dict[str, Any]]:
+    """What `--dry-run` adds to the config: text, every line a YAML comment, and numbers for `--json`.
+
+    `arrange`: what the stage does to the order of the prepared rows.
+    """
+    found = dry_run(verb, config, group, arrange)
     if found is None:
         return f"# no estimate: {config.file('train')} is not there yet (run 'eft build')\n", {}
     lines = [line.replace(", {threads} threads", "") for line in found.lines]
