@@ -157,6 +157,7 @@ def _list() -> None:
         click.echo(f"recipes/{name}" + (f"  (forms: {', '.join(forms)})" if forms else ""))
     for name in resources.names("accelerate_configs"):
         click.echo(f"accelerate_configs/{name}")
+    click.echo("accelerate_configs/slurm.sbatch")
 
 
 @command.command("copy", help="Copy a shipped recipe (a folder) or accelerate config (a file) to TARGET.")

@@ -125,6 +125,8 @@ def build(kind: type, config: TrainConfig, asked: Asked, **extra: Any) -> Any:
         "remove_unused_columns": True,
     }
     if asked.sequence > 1:
+        # Accelerate reads it later, and it must be the model's.
+        os.environ["PARALLELISM_CONFIG_SP_ATTN_IMPLEMENTATION"] = attention(config, cpu)
         # Ranks share a row in equal parts. They hand their batches around beforehand, which gloo does for equal sizes only.
         whole = config.max_tokens if cpu else 1
         values["pad_to_multiple_of"] = -(-whole // asked.sequence) * asked.sequence

@@ -17,6 +17,7 @@ from eft.train.sft import Config
 SHARED = Asked("cpu_ulysses", "deepspeed", 2, 3, cpu=True, sequence=2)
 
 
+@pytest.mark.slow
 @pytest.mark.multirank
 @pytest.mark.integration
 def test_two_ranks_that_share_rows_train_as_one(root: Path, here) -> None:
