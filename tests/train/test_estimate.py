@@ -1,17 +1,15 @@
-"""Estimates against what is: memory of real training steps, parameters of real models, the plan of a dry run."""
+"""Estimates against what is: memory of real training steps, published bounds, and the rules of sharding."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import training
+from hypothesis import given
+from hypothesis import strategies as st
 
-from eft.errors import UsageError
-from eft.train import checks, estimate, shape
+from eft.train import estimate, shape
 from eft.train.estimate import Setting, Work
 
 SIZES = {
@@ -140,3 +138,60 @@ def test_memory_is_that_of_real_steps(name: str) -> None:
     told = estimate.memory(found, setting, Work(1, [length] * rows, [scored] * rows, (rows, length, rows * scored)))
     real = measured(conf, case, rows, length, scored)
     assert told.total == pytest.approx(real, rel=TOLERANCE), (told, real / 2**20)
+
+
+def shape_of(parameters: int) -> shape.Shape:
+    """A made-up model of this size: 16 layers that keep what theirs would."""
+    hidden = max(64, int((parameters / 200) ** 0.5))
+    kept = {"full_attention": (0.0, 90.0 * hidden, 0.0)}
+    return shape.Shape(
+        parameters, parameters, parameters // 2, parameters // 20, hidden, 32000, {"full_attention": 16}, kept,
+        (0.0, 8.0 * hidden, 0.0), 2, {},
+    )  # fmt: skip
+
+
+SHARDED = [("ddp", None), ("deepspeed", 1), ("deepspeed", 2), ("deepspeed", 3)]
+
+
+@given(
+    parameters=st.integers(10**9, 10**11), ranks=st.sampled_from([2, 4, 8, 64]), length=st.sampled_from([512, 8192, 32768])
+)
+def test_more_sharding_takes_less_and_more_tokens_take_more(parameters: int, ranks: int, length: int) -> None:
+    found = shape_of(parameters)
+    work = Work(1, [length], [length // 4], (1, length, length // 4))
+    longer = Work(1, [2 * length], [length // 4], (1, 2 * length, length // 4))
+    totals = []
+    for kind, stage in SHARDED:
+        setting = Setting(kind, stage, ranks, weights=2, gradients=2, optimizer=12, checkpointing=True, gpu=True)
+        told = estimate.memory(found, setting, work)
+        assert estimate.memory(found, setting, longer).total >= told.total
+        assert told.parts["weights"] == pytest.approx(2 * parameters / (ranks if stage == 3 else 1))
+        assert told.parts["optimizer"] >= 12 * parameters / (ranks if stage else 1)
+        kept = estimate.memory(found, replace(setting, checkpointing=False), work)
+        assert kept.total >= told.total * 0.999 or told.fullest == "layer"
+        totals.append(told.total)
+    states = [t.total for t in (estimate.memory(found, Setting(k, s, ranks, 1, 2, 2, 12, accumulation=2), work) for k, s in SHARDED)]
+    assert states[1] <= states[0] + 2 * estimate.BUCKET and states[2] <= states[1] * 1.001
+    assert totals[3] <= totals[2] + 2 * estimate.LIVE
+
+
+@given(ranks=st.sampled_from([1, 2, 8]), flops=st.floats(1e12, 1e24))
+def test_time_is_work_over_what_the_devices_do(ranks: int, flops: float) -> None:
+    one = estimate.seconds(flops, Setting("ddp", None, 1), 1e15)
+    assert estimate.seconds(flops, Setting("ddp", None, ranks), 1e15) == pytest.approx(one / ranks)
+    assert one * estimate.UTILISATION * 1e15 == pytest.approx(flops)
+
+
+def test_passes_of_every_stage() -> None:
+    full, lora = Setting("none", None, 1, checkpointing=True), Setting("none", None, 1, lora=True)
+    assert estimate.passes("sft", full) == (3, 4) and estimate.passes("kto", full) == (4, 5)
+    assert estimate.passes("sft", lora) == (2, 2)
+
+
+def test_published_bounds_of_zero_2() -> None:
+    """15 to 16 GB per GPU for 4B and about 34 GB for 9B before activations, on eight GPUs."""
+    for parameters, low, high in ((4.2e9, 14, 17), (9e9, 31, 36)):
+        setting = Setting("deepspeed", 2, 8, weights=2, gradients=2, optimizer=12)
+        told = estimate.memory(shape_of(int(parameters)), setting, Work(1, [1], [1], (1, 1, 1)))
+        states = sum(told.parts[k] for k in ("weights", "gradients", "optimizer")) - 4 * parameters / 8
+        assert low < states / 1e9 < high
