@@ -6,6 +6,8 @@ import ast
 import warnings
 from typing import Any
 
+TRIES = 20  # a tree that another thread got in the way of is made again
+
 
 def changes_syntax(parent: str, child: str, language: str = "python") -> bool:
     """Does the child say something else than the parent? Python and YAML: it parses, and to something else (comments and
@@ -29,12 +31,16 @@ def changes_syntax(parent: str, child: str, language: str = "python") -> bool:
 
 def parse_python(code: str) -> ast.Module | None:
     """The syntax tree of `code`, None where it has none. Never raises, never warns."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
-        return None
+    for _ in range(TRIES):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return ast.parse(code)
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+            return None
+        except SystemError:  # "AST constructor recursion depth mismatch": CPython 3.11 counts all threads' depth together
+            continue
+    return None
 
 
 def yaml_events(code: str) -> list[tuple[Any, ...]] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import time
 
 import pytest
@@ -277,3 +278,15 @@ def test_a_pattern_that_backtracks_without_end_is_given_up(monkeypatch):
     monkeypatch.setattr(edits, "PATTERN_S", 0.2)
     edit = apply("x = 1", "a" * 60 + "cY Z", kind="diff", diff_pattern=r"((?:a|a|ab)*)c(Z)")
     assert not edit and edit.why == Why.PATTERN
+
+
+def test_a_tree_that_another_thread_got_in_the_way_of_is_made_again(monkeypatch):
+    real, failures = ast.parse, ["AST constructor recursion depth mismatch (before=33, after=26)"] * 3
+
+    def parse(code):
+        if failures:
+            raise SystemError(failures.pop())
+        return real(code)
+
+    monkeypatch.setattr("eft.syntax.ast.parse", parse)
+    assert edits.parse_python("x = 1") is not None and not failures
