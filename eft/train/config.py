@@ -147,7 +147,7 @@ class TrainConfig(StageConfig):
     def check(self) -> None:
         """What can be known to be wrong before anything heavy is imported. Raises EftError."""
         from eft.models.load import locate
-        from eft.train import arguments, checks, tokens
+        from eft.train import arguments, checks, tokens, trackers
 
         if not self.file("train").is_file():
             raise EftError(
@@ -159,6 +159,7 @@ class TrainConfig(StageConfig):
         if self.device != "auto":
             checks.device(self.device)
         locate(self.model, self.root)
+        trackers.check(self.report_to)
         tokens.arguments(self.template, self.thinking)
         arguments.check_bits(self, "none")
         self.out()

@@ -93,7 +93,6 @@ def join(verb: str, config: TrainConfig, asked: Asked, args: Any) -> Run | None:
         manifest.up_to_date(out, verb, config.model_dump(mode="json"), config.sources())
         and os.environ.get(launch.AGAIN) != "1"
     )
-    trackers.check(config.report_to)
     run.wait()  # all have looked before anything changes
     if done:
         run.say(f"up to date, {out}")
