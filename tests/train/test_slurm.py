@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import training
 
-from eft import manifest, resources
+from eft import resources
 from eft.train.callbacks import read_journal
 
 SBATCH = resources.path("accelerate_configs", "slurm.sbatch")
