@@ -81,6 +81,13 @@ class Config(shards.Workers):
         description="The reply as logged, or as the smallest SEARCH/REPLACE blocks (where a diff was asked for).",
     )
     kto: bool = Field(True, description="Write the KTO set.")
+    negatives: Literal["logged", "on_policy", "both"] = Field(
+        "logged",
+        description="Undesirable rows of the KTO set: logged: regressions, whoever made them; on_policy: the failures of "
+        "the model `policy` itself (regressions, broken programs, edits that change nothing, refused replies), and only "
+        "its own improvements as desirable; both: all of these.",
+    )
+    policy: str = Field("", description="For on_policy: the model's name in 'eft collect', as logged in its rows.")
     kto_block: int = Field(
         2, ge=2, description="The KTO trainer's batch per device: row counts become a multiple of it."
     )
@@ -105,6 +112,8 @@ class Config(shards.Workers):
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
+        if (self.negatives != "logged") != bool(self.policy):
+            raise ValueError("negatives on_policy or both need `policy`, the name of the model, and only they do")
         if self.task_weights != "proportional" and self.max_rows is None:
             raise ValueError("task_weights needs max_rows: no row is taken twice, so without a limit all rows stay")
         return self
@@ -134,13 +143,16 @@ def run(config: Config) -> Path:
     if (manifest.read(source) or {}).get("stage") == "label":
         print("warning: this is the output of 'eft label', nothing has been cleaned", file=sys.stderr)
     rows = choose.read(source, config)
+    if config.policy:
+        choose.check_policy(rows, config.policy, source)
     _only_ours(out)
     if config.format == "finch":
         return _finch(config, source, out, rows, started)
     tokens = _tokens(config, source)
     left_out: Counter[str] = Counter()
     rows = choose.usable(rows, source, repair=config.include_repair, averaged=config.include_averaged,
-                         left_out=left_out, tokens=tokens, max_prompt=config.max_prompt_tokens)  # fmt: skip
+                         left_out=left_out, tokens=tokens, max_prompt=config.max_prompt_tokens,
+                         policy=config.policy)  # fmt: skip
     validates = choose.validating(rows, config.validation, config.seed)
     _both_classes(config, rows, validates)
     subsets = choose.nested([r for r in rows if not validates(r)], config.tasks, config.seed)
@@ -205,7 +217,8 @@ def _only_ours(out: Path) -> None:
     """Raises UsageError where a folder that is to be written anew holds anything else, a training run most likely."""
     for folder in _folders(out):
         for path in sorted(folder.rglob("*")):
-            if not path.is_dir() and path.name not in OURS and not path.name.startswith("."):
+            cache = any(part.startswith(".") for part in path.relative_to(folder).parts)  # token ids, reference values
+            if not path.is_dir() and path.name not in OURS and not cache:
                 raise UsageError("the output folder holds what no build wrote", where=path,
                                  why=f"'{folder.name}' would be replaced",
                                  way_out="give a folder of its own: -o OUT")  # fmt: skip
@@ -241,7 +254,7 @@ def _tokens(config: Config, source: Path) -> dict[str, tuple[int, int]]:
 
 def _both_classes(config: Config, rows: list[Row], validates: Callable[[Row], bool]) -> None:
     """Raises EftError where the split, not the data, takes one class from the training side."""
-    bad = [r for r in rows if r.label == Label.REGRESSED]
+    bad = _classes(config, rows)[1]
     if config.kto and bad and all(map(validates, bad)):
         raise EftError("the split leaves no regressed row to train on", why=f"all {len(bad)} are of validation tasks",
                        way_out="another --seed, a smaller --validation, or --set kto=false")  # fmt: skip
@@ -249,6 +262,14 @@ def _both_classes(config: Config, rows: list[Row], validates: Callable[[Row], bo
         raise EftError(
             "the split leaves no improved row to train on", way_out="another --seed or a smaller --validation"
         )
+
+
+def _classes(config: Config, rows: list[Row]) -> tuple[list[Row], list[Row]]:
+    """The desirable and the undesirable rows of the KTO set."""
+    own_only = config.negatives == "on_policy"
+    good = [r for r in rows if r.label == Label.IMPROVED and (not own_only or r.model == config.policy)]
+    bad = [r for r in rows if choose.own_failure(r, config.policy) or (r.label == Label.REGRESSED and not own_only)]
+    return good, bad
 
 
 def _sides(config: Config, rows: list[Row], validates: Callable[[Row], bool]) -> Sides:
@@ -277,14 +298,16 @@ def _plans(config: Config, out: Path, rows: list[Row], validates: Callable[[Row]
 def _kto(config: Config, out: Path, rows: list[Row], validates: Callable[[Row], bool],
          counts: dict[str, Any]) -> tuple[list[sets.Plan], list[Path]]:  # fmt: skip
     """kto/, or why there is none."""
-    desirable = _sides(config, [r for r in rows if r.label == Label.IMPROVED], validates).each()
-    undesirable = _sides(config, [r for r in rows if r.label == Label.REGRESSED], validates).each()
+    good_rows, bad_rows = _classes(config, rows)
+    desirable = _sides(config, good_rows, validates).each()
+    undesirable = _sides(config, bad_rows, validates).each()
     parts = {name: pairing.interleave(desirable[name], undesirable[name], config.seed, config.kto_block)
              for name in ("train", "validation")}  # fmt: skip
     good = {name: sum(r.label == Label.IMPROVED for r in found) for name, found in parts.items()}
     bad = {name: len(found) - good[name] for name, found in parts.items()}
     if not good["train"] or not bad["train"]:
-        missing = "regressed" if good["train"] else "improved" if bad["train"] else "whole block of"
+        lacking = "regressed" if config.negatives == "logged" else "undesirable"
+        missing = lacking if good["train"] else "improved" if bad["train"] else "whole block of"
         print(f"warning: no {missing} rows to train on: there is no KTO set, and 'eft kto' cannot run on this build",
               file=sys.stderr)  # fmt: skip
         return [], []
@@ -297,6 +320,7 @@ def _kto(config: Config, out: Path, rows: list[Row], validates: Callable[[Row], 
         trimmed = len(desirable[name]) + len(undesirable[name]) - len(found)
         counts |= {f"kto_{name}": len(found), f"kto_{name}_desirable": good[name], f"kto_{name}_trimmed": trimmed}
     counts |= {"kto_neighbours_of_one_task": pairing.neighbours_of_one_task(parts["train"]),
+               "kto_undesirable": choose.describe((r for r in parts["train"] if r.label != Label.IMPROVED), _failure),
                "kto_longest_label_run": pairing.label_runs(parts["train"])}  # fmt: skip
     manifest.write_json(out / "kto" / WEIGHTS, {
         "desirable_weight": weights[0], "undesirable_weight": weights[1], "desirable": good["train"],
@@ -305,8 +329,15 @@ def _kto(config: Config, out: Path, rows: list[Row], validates: Callable[[Row], 
     return plans, [out / "kto" / WEIGHTS]
 
 
+def _failure(row: Row) -> str:
+    return "no_op" if row.no_op else str(row.label)
+
+
 def _say(config: Config, counts: dict[str, Any]) -> None:
     c = counts
+    if config.negatives != "logged" and "kto_undesirable" in c:
+        found = ", ".join(f"{n} {name}" for name, n in c["kto_undesirable"].items())
+        print(f"build: undesirable, {config.negatives} ({config.policy}): {found}", file=sys.stderr)
     print(f"build: sft {c['sft_train']} train + {c['sft_validation']} validation rows of {c['tasks']} tasks "
           f"({c['validation_tasks']} validate)", file=sys.stderr)  # fmt: skip
     if "kto_train" in counts:

@@ -6,6 +6,7 @@ has 9,000 tokens of text; 217,780 light rows fit into a tenth of a gigabyte.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections import Counter, defaultdict
@@ -45,40 +46,64 @@ class Row:
     has_code: bool
     has_prompt: bool
     has_response: bool
+    no_op: bool = False  # the child is the parent; known where the policy's own rows are asked for
 
 
 def read(source: Path, config: shards.Workers) -> list[Row]:
     """All rows of a clean table, light, in its order. Raises EftError for something that is no transitions table."""
     rows = []
-    for part in shards.mapped(_of_unit, shards.units(source), config):
+    work = functools.partial(_of_unit, children=getattr(config, "negatives", "logged") != "logged")
+    for part in shards.mapped(work, shards.units(source), config):
         rows += part
     return rows
 
 
-def _of_unit(unit: shards.Unit) -> list[Row]:
+def _of_unit(unit: shards.Unit, *, children: bool = False) -> list[Row]:
     import pyarrow.compute as pc
 
-    table = unit.read([*LIGHT, "parent_code", "prompt_user", "response"])
+    table = unit.read([*LIGHT, "parent_code", "prompt_user", "response", *(["child_code"] if children else [])])
     codes = table["parent_code"].to_pylist()
     prompt = pc.greater(pc.binary_length(table["prompt_user"]), 0).to_pylist()
     response = pc.greater(pc.binary_length(pc.utf8_trim_whitespace(table["response"])), 0).to_pylist()
     columns = [table[name].to_pylist() for name in LIGHT]
+    same = [False] * len(codes)
+    if children:
+        pairs = zip(codes, table["child_code"].to_pylist(), strict=True)
+        same = [code_hash(code) == code_hash(child) for code, child in pairs]
     return [
-        Row(unit.first + i, *values[:-1], code_hash(code) if code else values[-1], bool(code.strip()), asked, answered)
-        for i, (code, asked, answered, *values) in enumerate(zip(codes, prompt, response, *columns, strict=True))
+        Row(unit.first + i, *values[:-1], code_hash(code) if code else values[-1], bool(code.strip()), asked, answered, nop)
+        for i, (code, asked, answered, nop, *values) in enumerate(
+            zip(codes, prompt, response, same, *columns, strict=True)
+        )
     ]
 
 
+def own_failure(row: Row, policy: str) -> bool:
+    """Is this a failure of the model called `policy` itself: a worse program, a broken one, or none?"""
+    failed = row.label in (Label.REGRESSED, Label.BREAKAGE) or (row.label == Label.NO_CHANGE and row.no_op)
+    return bool(policy) and row.model == policy and failed
+
+
+def check_policy(rows: Iterable[Row], policy: str, source: Path) -> None:
+    """Raises UsageError where no row was answered by the model called `policy`."""
+    models = Counter(r.model for r in rows)
+    if policy not in models:
+        named = ", ".join(f"'{name}' ({n} rows)" for name, n in models.most_common(5) if name)
+        raise UsageError(f"no row was answered by the model '{policy}'", where=source,
+                         why=f"the models here: {named or 'none is named'}",
+                         way_out="set `policy` to the model's name in 'eft collect'")  # fmt: skip
+
+
 def usable(rows: Iterable[Row], source: Path, *, repair: bool, averaged: bool, left_out: Counter[str],
-           tokens: dict[str, tuple[int, int]], max_prompt: int | None) -> list[Row]:  # fmt: skip
-    """The rows that can be trained on, by id; `left_out` counts the others. Raises EftError for roles that must never
-    be trained on."""
+           tokens: dict[str, tuple[int, int]], max_prompt: int | None, policy: str = "") -> list[Row]:  # fmt: skip
+    """The rows that can be trained on, by id; `left_out` counts the others. `policy`: the model whose own failures are
+    of use, too. Raises EftError for roles that must never be trained on."""
     kept, wanted = [], {Label.IMPROVED, Label.REGRESSED} | ({Label.REPAIR} if repair else set())
     for row in rows:
         if row.suite_role in ("heldout", "gate"):
             raise EftError(f"a row of a {row.suite_role} task: it must never be trained on",
                            where=f"{row.task}, row {row.id}", way_out="run 'eft clean' first")  # fmt: skip
-        if row.label not in wanted:
+        if row.label not in wanted and not own_failure(row, policy):
             reason = row.label or "unlabelled"
         elif not row.has_prompt:
             reason = "no_prompt"

@@ -193,7 +193,7 @@ def reason_of(row: dict[str, Any], config: Config, seen: set[tuple[str, str, str
         return "odd_language"
     if long:
         return long
-    if config.drop_duplicates:
+    if config.drop_duplicates and row["parent"] != row["child"]:  # different replies that come to nothing are not one
         edit = (row["task"], row["parent"], row["child"])
         if edit in seen:
             return "duplicate"

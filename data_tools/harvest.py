@@ -27,7 +27,7 @@ from typing import ClassVar
 from pydantic import Field, field_validator
 
 from data_tools import harvest_report as told
-from data_tools import replies
+from data_tools import replies, unusable
 from data_tools.find import READERS, Found, find
 from data_tools.readers import finch, gateway, hub
 from data_tools.readers.files import text
@@ -52,6 +52,9 @@ class Config(StageConfig):
     diff_pattern: str | None = Field(None, description="The runs' own diff_pattern, where their config set one.")
     rebuild_prompts: bool = Field(
         True, description="Put a prompt together again where none was logged (marked: prompt_source)."
+    )
+    unusable: bool = Field(
+        False, description="Also a row for every reply that the scaffold refused, from a program to itself: negatives."
     )
 
     @field_validator("runs")
@@ -80,7 +83,7 @@ def run(config: Config) -> Path:
     report: list[Search] = []
     files = [out / TABLE, out / replies.TABLE]
     with writing(files[1], replies.schema()) as table:
-        write_transitions(files[0], _rows(found, options, report, table))
+        write_transitions(files[0], _rows(found, options, report, table, config.unusable))
     counts = told.total(report) | {"replies": table.count}
     if counts["transitions"] == 0:
         for file in files:
@@ -101,8 +104,11 @@ def run(config: Config) -> Path:
 # ------------------------------------------------------------------------------------------------------------- read
 
 
-def _rows(found: Found, options: Options, report: list[Search], table: Table) -> Iterator[Transition]:
-    """All transitions, one after another; `report` and the `table` of replies are filled on the way."""
+def _rows(
+    found: Found, options: Options, report: list[Search], table: Table, refused: bool
+) -> Iterator[Transition]:
+    """All transitions, one after another; `report` and the `table` of replies are filled on the way. `refused`: those of
+    refused replies too."""
     names: set[str] = set()
     left = list(found.journals)
     pairs: set[gateway.Pair] = set()  # edits that scaffolds logged, for the journals that are no search's
@@ -114,19 +120,27 @@ def _rows(found: Found, options: Options, report: list[Search], table: Table) ->
         own: set[gateway.Pair] = set()
         journals = [replies.Journal(j) for j in mine]
         total = 0
+        programs = unusable.Programs()
         for total, row in enumerate(search.rows, 1):  # noqa: B007  the last number is the count
             if found.journals:
                 own.add(gateway.pair(row))
             joined = _joined(row, journals)
             _recount(search, row, joined)
+            if refused:
+                programs.add(joined)
             yield joined
         _settle(search, total)
         report.append(search)
         pairs |= own
+        useless: list[dict] = []
         for journal in journals:
-            _add(table, search, journal.replies(search))
+            useless += _add(table, search, journal.replies(search), keep=refused)
         if not journals:
-            _add(table, search, replies.refused(search.refused, search))
+            useless += _add(table, search, replies.refused(search.refused, search), keep=refused)
+        for row in unusable.rows(useless, programs, search):
+            search.counts["transitions"] += 1
+            search.counts["refused_replies"] = search.counts.get("refused_replies", 0) + 1
+            yield row
         for journal in mine:
             yield from _proposals(journal, options, report, names, known=own, ours=search.about, name=search.name)
     for path in left:  # the scaffold's own logs are elsewhere, or it is one that we have no reader for
@@ -165,14 +179,18 @@ def _settle(search: Search, transitions: int) -> None:
     search.counts |= {"transitions": transitions, "bad_files": len(search.problems)}
 
 
-def _add(table: Table, search: Search, rows: Iterator[dict]) -> None:
-    """Write replies, and count what became of them."""
+def _add(table: Table, search: Search, rows: Iterator[dict], *, keep: bool = False) -> list[dict]:
+    """Write replies, and count what became of them. `keep`: return those that the scaffold refused."""
     outcomes: Counter[str] = Counter()
+    kept = []
     for row in rows:
         outcomes[row["outcome"]] += 1
         table.add(row)
+        if keep and row["outcome"] in unusable.REFUSED:
+            kept.append(row)
     if outcomes:
         search.remarks.append(f"replies: {replies.outcomes(outcomes)}")
+    return kept
 
 
 def _proposals(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from data_tools.split import rank
+from eft.records import Label
 
 if TYPE_CHECKING:
     from data_tools.choose import Row
@@ -35,16 +36,21 @@ def weights(desirable: int, undesirable: int) -> tuple[float, float]:
     return (round(middle / ratio, 6), 1.0) if ratio < LOWEST else (1.0, round(ratio / middle, 6))
 
 
-def interleave(desirable: list[Row], undesirable: list[Row], seed: int, block: int) -> list[Row]:
+def interleave(good: list[Row], bad: list[Row], seed: int, block: int) -> list[Row]:
     """Both classes in one order (see above), its length a multiple of `block`: up to block - 1 rows of the larger class
     (of the undesirable one, where they are equal) are left out."""
-    extra = (len(desirable) + len(undesirable)) % block
-    larger, smaller = (desirable, undesirable) if len(desirable) > len(undesirable) else (undesirable, desirable)
+    extra = (len(good) + len(bad)) % block
+    larger, smaller = (good, bad) if len(good) > len(bad) else (bad, good)
     cut = min(extra, len(larger))
     larger = sorted(larger, key=lambda r: rank(seed, "kto", r.id))[: len(larger) - cut]
     smaller = sorted(smaller, key=lambda r: rank(seed, "kto", r.id))[: len(smaller) - (extra - cut)]
     mixed = _merge(_spread(larger, seed), _spread(smaller, seed))
-    return part(mixed, lambda r: r.task, lambda r: r.label)
+    return part(mixed, lambda r: r.task, desirable)
+
+
+def desirable(row: Row) -> bool:
+    """Which class a row of a KTO set is of."""
+    return row.label == Label.IMPROVED
 
 
 def _spread(rows: list[Row], seed: int) -> list[Row]:
@@ -95,10 +101,10 @@ def neighbours_of_one_task(rows: Sequence[Row]) -> int:
 
 
 def label_runs(rows: Sequence[Row]) -> int:
-    """The longest run of one label."""
+    """The longest run of one class."""
     longest = run = 0
     last = None
     for row in rows:
-        run = run + 1 if row.label == last else 1
-        longest, last = max(longest, run), row.label
+        run = run + 1 if desirable(row) is last else 1
+        longest, last = max(longest, run), desirable(row)
     return longest
