@@ -142,11 +142,24 @@ def command(
         # A seeded request whose prompt is read in two pieces ends vLLM 0.32 on a CPU ("CPU Generator does not use
         # offset"): it rewinds the request's generator, which only CUDA generators can. So prompts are read whole.
         line += ["--no-enable-chunked-prefill"]
+        if linear_attention(Path(target)):
+            # Its cache of prefixes needs chunked prefill where a model has states instead of keys and values.
+            line += ["--no-enable-prefix-caching"]
     if enable_lora:
         line += ["--enable-lora", "--max-lora-rank", str(max_lora_rank)]
     if loras:
         line += ["--lora-modules", *(f"{n}={p}" for n, p in loras.items())]
     return [*line, *args]
+
+
+def linear_attention(folder: Path) -> bool:
+    """Whether the model in `folder` is a hybrid one (Qwen3.5): some of its layers keep a state instead of keys and values."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        layers = config.get("layer_types") or config.get("text_config", {}).get("layer_types") or []
+    except (OSError, ValueError, AttributeError):
+        return False
+    return any("linear" in str(kind) for kind in layers)
 
 
 def answers(base_url: str, name: str) -> bool:
