@@ -1,6 +1,6 @@
 """Asking a merge's worker, and keeping it alive.
 
-`keeping(work)` starts the worker and starts it again when it was killed; three deaths without a score in between are one
+`keeping(work)` starts the worker and starts it again when it was killed; DEATHS deaths without a score in between are one
 clear error, told to everybody who asks. Whoever asks outside of that (`eft tasks run` on the folder) starts a worker of
 his own, which ends with his process. Nothing waits for ever: a worker that gives no sign for SILENT_S is given up.
 """
@@ -31,7 +31,7 @@ from eft.resources import PACKAGE
 from eft.tasks import scoring
 
 SILENT_S, START_S = 60.0, 600.0
-DEATHS = 3  # without a score in between
+DEATHS = 6  # without a score in between: one recipe may cost two
 LOG = "worker.log"
 BEST_KNOWN_FIRST = 12  # tasks that an artifact names
 
@@ -163,6 +163,7 @@ def keeping(work: Path) -> Iterator[None]:
 
 _own: dict[Path, Keeper] = {}
 _own_lock = threading.Lock()
+_results: dict[Path, Results] = {}
 
 
 def _ensure(work: Path) -> dict[str, Any]:
@@ -268,7 +269,8 @@ def evaluate(folder: Path, program: str | Path, hidden: bool = False) -> scoring
 
 def score(work: Path, recipe: Recipe, text: str, split: str) -> dict[str, Any]:
     """A finished score, from the disk where it is there."""
-    known = Results(work).get(recipe, split)
+    with _own_lock:
+        known = _results.setdefault(work, Results(work)).get(recipe, split)
     return known if known is not None else ask(work, text, split)
 
 

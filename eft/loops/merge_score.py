@@ -68,13 +68,14 @@ class Scorer:
 
     def __init__(self, plan: dict[str, Any], work: Path) -> None:
         """Loads everything. Raises EftError where the models have changed or cannot be loaded."""
-        from eft import tokenizers
         from eft.loops import merge_experts
-        from eft.loops.merge_weights import Held
-        from eft.models.identity import tokenizer_place
 
         self.plan, self.options = plan, plan["options"]
         merge_experts.unchanged(plan["experts"])
+        from eft import tokenizers
+        from eft.loops.merge_weights import Held
+        from eft.models.identity import tokenizer_place
+
         self.rows = merge_rows.read(work / ROWS)
         merge_rows.disjoint(self.rows)
         self.own = function(self.options["fitness"], Path(plan["root"])) if self.options["fitness"] else None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socketserver
 import sys
 import tempfile
@@ -95,7 +96,8 @@ class Handler(socketserver.StreamRequestHandler):
 def serve(work: Path, parent: int) -> None:
     """Load, listen, and tell so in WORK/worker.json; until the parent is gone."""
     worker = Worker(work)
-    folder = Path(tempfile.mkdtemp(prefix="eft-merge-"))
+    # not in $TMPDIR, which is deep below a search's folder: the path of a socket has at most 107 bytes
+    folder = Path(tempfile.mkdtemp(prefix="eft-merge-", dir="/tmp" if os.access("/tmp", os.W_OK) else None))
     try:
         with Server(str(folder / "s"), Handler) as server:
             server.worker = worker
@@ -110,15 +112,12 @@ def serve(work: Path, parent: int) -> None:
 
 def main() -> None:
     work, parent = Path(sys.argv[1]), int(sys.argv[2])
-    import signal
-
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     plan = read_plan(work)
     shutil.rmtree(plan["scratch"], ignore_errors=True)  # what a killed predecessor left
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # before torch is imported
+        os.environ[name] = str(plan["options"]["threads"])
     try:
-        import torch
-
-        torch.set_num_threads(max(1, plan["options"]["threads"]))
         serve(work, parent)
     except EftError as e:
         sys.exit(f"error: {e}")

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,6 +111,7 @@ def test_a_merge_is_the_base_and_the_weighted_differences(made: Any, held: Any, 
     "genome",
     [
         text("linear", {"a": 0.2, "b": 0.5, "base": 0.3}),
+        text("linear", {"a": 0.2, "b": [0.5, 0.1]}),
         text("task_arithmetic", {"a": 0.7, "b": [-0.3, 1.5], "c": 0.1}, **{"lambda": 0.5}),
         text("ties", {"a": {"weight": 0.7, "density": 0.4}, "b": {"weight": [0.3, 0.6], "density": 0.7}}, normalize=True),
         text("ties", {"a": 0.7, "c": {"weight": -0.5, "density": 0.5}}, normalize=False, rescale=True),
@@ -313,27 +316,77 @@ def test_somebody_elses_fitness(made: Any, tmp_path: Path) -> None:
         merge.tasks(section(options, fitness="ourfitness:nothing"), root=root, out=tmp_path)
 
 
-def test_nothing_hangs_where_the_worker_cannot_live(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that cannot start is one message; so is one that dies and does not come back. Without `running` an
-    evaluation starts a worker of its own."""
+def test_a_worker_that_cannot_start_is_one_message(made: Any, tmp_path: Path) -> None:
     root, options = made
     shutil.copytree(root / "base", tmp_path / "base")
     own = section(options, base=str(tmp_path / "base"))
     (task,) = merge.tasks(own, root=root, out=tmp_path / "out")
-    work, _ = merge_client.plan_of(task.folder)
     flip(tmp_path / "base/model.safetensors")
     with pytest.raises(EftError, match="'base' has changed since this merge began"), merge.running(own, [task], root=root, out=tmp_path):
         pass
-    flip(tmp_path / "base/model.safetensors")
-    try:
-        assert evaluate(task, task.seed()).validity is Validity.VALID
+
+
+# A worker without a model, so that dying and hanging take no time. What it is told decides what it does.
+FAKE = """
+import os, sys, time
+from pathlib import Path
+from eft.loops import merge_worker
+class Fake:
+    plan = {"scratch": sys.argv[1] + "/scratch"}
+    def __init__(self, work): pass
+    def answer(self, request):
+        if "0.666" in request["recipe"]: os._exit(3)
+        if "0.777" in request["recipe"] and not os.path.exists(sys.argv[1] + "/hung"):
+            Path(sys.argv[1], "hung").touch(); os.kill(os.getpid(), 19)
+        if "0.888" in request["recipe"]: return {"failed": "timeout", "why": "it took longer"}
+        if "0.999" in request["recipe"]: return {"broken": "ValueError: a bug"}
+        return {"result": {"fitness": 0.5}}
+merge_worker.Worker = Fake
+merge_worker.serve(Path(sys.argv[1]), int(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def fake(made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Path]]:
+    root, options = made
+    (task,) = merge.tasks(section(options), root=root, out=tmp_path)
+    work, _ = merge_client.plan_of(task.folder)
+
+    def start(work: Path) -> Any:
+        command = [sys.executable, "-c", FAKE, str(work), str(os.getpid())]
+        return subprocess.Popen(command, start_new_session=True, cwd=Path(__file__).parents[2])
+
+    monkeypatch.setattr(merge_client, "_start", start)
+    monkeypatch.setattr(merge_client, "SILENT_S", 5.0)
+    yield task, work
+    if work in merge_client._own:
+        merge_client._own.pop(work).close()
+
+
+def test_what_becomes_of_a_worker_is_told(fake: Any) -> None:
+    """Ended by a recipe, hung, too slow, broken. Without `running` an evaluation starts a worker of its own."""
+    task, work = fake
+    good = evaluate(task, task.seed())
+    assert good.raw == 0.5
+    died = evaluate(task, text("linear", {"a": 0.666}))
+    assert died.score is None and "ended the worker twice" in died.artifacts["error"]
+    hung = evaluate(task, text("linear", {"a": 0.777}))
+    assert hung.raw == 0.5, "a worker that gives no sign is ended, and the next one answers"
+    slow = evaluate(task, text("linear", {"a": 0.888}))
+    assert slow.validity is Validity.TIMEOUT
+    with pytest.raises(EftError, match="a bug"):
+        evaluate(task, text("linear", {"a": 0.999}))
+
+
+def test_a_worker_that_does_not_come_back_is_one_error(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, work = fake
+    with merge_client.keeping(work):
         real = merge_client._start
         monkeypatch.setattr(merge_client, "_start", lambda w: dying(real, w))
         os.kill(json.loads((work / "worker.json").read_text())["pid"], signal.SIGKILL)
-        with pytest.raises(EftError, match="cannot be evaluated"):
-            evaluate(task, task.seed(), hidden=True)
-    finally:
-        merge_client._own.pop(work).close()
+        for genome in (task.seed(), text("linear", {"b": 1})):
+            with pytest.raises(EftError, match="cannot be evaluated"):
+                evaluate(task, genome)
 
 
 def flip(file: Path) -> None:
