@@ -2,11 +2,11 @@
 
     python benchmarks/mutator_table.py [OUT.csv]        a few minutes
 
-Rows are prompts of short tournament searches by `ast` on the training tasks of the standard suite (held-out tasks are in
-none of them). Columns are mutators without a model, each asked once for every prompt: `number` edits one
-constant, `ast` anything, `look2`, `look4` and `look8` evaluate so many edits and answer with the best. A
-score is 1 where the child is better than its parent, else 0. A cost is $0.0001 for every evaluation that the answer
-took, which is a convention: nothing was paid. The data set of a row is its task.
+Rows are prompts of short tournament searches by `ast` on the training tasks of the embedded suite (held-out tasks are in
+none of them). Columns are mutators without a model, each asked once for every prompt: `number` edits one constant,
+`ast` anything, `look2`, `look4` and `look8` evaluate so many edits and answer with the best. A score is 1 where the child is
+better than its parent, else 0. A cost is $0.0005 for every evaluation that the answer took, which is a convention: nothing
+was paid. The data set of a row is its task.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from eft.tasks.suite import load_suite
 from eft.tasks.task import Task, find_task
 
 OUT = Path(__file__).resolve().parent.parent / "eft" / "loops" / "tables" / "mutators.csv"
-PROMPTS, ITERATIONS, DOLLARS = 6, 30, 1e-4
+PROMPTS, ITERATIONS, DOLLARS = 6, 30, 5e-4
 ARMS = {
     "ast": {},
     "number": {"kinds": "numbers"},
@@ -85,7 +85,7 @@ def rows_of(name: str) -> list[list[object]]:
 def main() -> None:
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else OUT
     out.parent.mkdir(parents=True, exist_ok=True)
-    tasks = [t for t in load_suite("standard").tasks("train") if t.language == "python"]
+    tasks = [t for t in load_suite("embedded").tasks("train") if t.language == "python"]
     with ProcessPoolExecutor() as pool, open(out, "w", newline="", encoding="utf-8") as f:
         table = csv.writer(f, lineterminator="\n")
         table.writerow(["sample_id", "prompt", "eval_name", *ARMS, *(f"{a}|total_cost" for a in ARMS)])

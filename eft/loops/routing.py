@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -42,6 +43,7 @@ class Section(configs.Section):
     models: list[str] = Field(
         default_factory=list, description="only these models of the table; apgr: the weak, the strong"
     )
+    rows: int = Field(5000, ge=2, description="at most so many rows of the table, drawn by `seed`")
     prices: dict[str, float] = Field(
         default_factory=dict, description="dollars for a million prompt tokens by model, for a table without costs"
     )
@@ -109,6 +111,9 @@ def _query_tasks(section: Section, root: Path, out: Path) -> list[Task]:
     if section.routers:
         routing_controls.check()
     table = routing_table.read(routing_table.locate(section.table, root), models=section.models, prices=section.prices)
+    if len(table) > section.rows:
+        drawn = random.Random(section.seed).sample(range(len(table)), section.rows)
+        table = table.rows(sorted(drawn))
     prices = section.sweep if section.objective in ("aiq", "apgr") else [section.price]
     found = []
     for number in range(section.splits):

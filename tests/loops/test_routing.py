@@ -71,6 +71,15 @@ def test_tasks_are_written_once_and_when_something_changes(made: tuple) -> None:
     assert task_fingerprint(other[0]) != prints[0]
 
 
+def test_of_a_large_table_some_rows_are_drawn(made: tuple, tmp_path: Path) -> None:
+    section, root, _ = made
+    few = section.model_copy(update={"rows": 30, "splits": 1})
+    one, two = (routing.tasks(few, root=root, out=tmp_path / name)[0] for name in "ab")
+    told = json.loads((one.folder / "rows.json").read_text())
+    assert len(told["search"]["ids"]) + len(told["hidden"]["ids"]) == 30
+    assert task_fingerprint(one) == task_fingerprint(two)
+
+
 @given(
     st.lists(st.sampled_from("abcdefg"), min_size=8, max_size=60), st.sampled_from(["across", "within"]),
     st.integers(0, 5), st.floats(0.2, 0.7),
