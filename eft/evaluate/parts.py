@@ -37,6 +37,8 @@ def part(results: Results, loop: str) -> Results:
     starts = _starts(searches)
     if loop != PROGRAMS:
         tasks = {name: _scaled(t, searches, methods) for name, t in tasks.items()}
+        tasks = {name: dataclasses.replace(t, hidden_start_raw=starts[name])
+                 if t.has_hidden and t.hidden_start_raw is None and name in starts else t for name, t in tasks.items()}  # fmt: skip
     return dataclasses.replace(
         results, tasks=tuple(tasks.values()), mutators=(*results.mutators, *infos.values()),
         searches=(*searches, *(_search(m, names[m.name], tasks[m.task], starts) for m in methods)),
