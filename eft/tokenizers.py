@@ -16,6 +16,7 @@ import contextlib
 import fcntl
 import hashlib
 import importlib.util
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ THINKING = (
     "{{ said + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}"
     "{% if enable_thinking is defined and enable_thinking is false %}{{ '\n</think>\n\n' }}{% endif %}{% endif %}"
 )
+# what a training writes before a template (eft/train/tokens.py)
+DEFAULTS = re.compile(r"\A(?:\{%- if \w+ is not defined %\}\{%- set \w+ = .*? %\}\{%- endif %\})+")
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 THOUGHT = ["<think>", "</think>"]
 
@@ -59,9 +62,11 @@ def load(name: str) -> Any:
     return tokenizer
 
 
-def identity(tokenizer: Any) -> str:
-    """16 hex digits that change with vocabulary, merges or chat template: what token counts are valid for."""
-    text = f"{tokenizer.backend_tokenizer.to_str()}\0{tokenizer.chat_template}"
+def identity(tokenizer: Any, *, defaults: bool = True) -> str:
+    """16 hex digits that change with vocabulary, merges or chat template: what token counts are valid for. Without
+    `defaults` they do not change with the defaults of the template's arguments that a training has written before it."""
+    template = tokenizer.chat_template if defaults else DEFAULTS.sub("", tokenizer.chat_template or "")
+    text = f"{tokenizer.backend_tokenizer.to_str()}\0{template}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -41,7 +41,7 @@ class Batches(DataCollatorForLanguageModeling):
         rows = [r for e in examples for r in self._unpacked(e)] if packed else examples
         ids = [[*r["prompt_ids"], *r["completion_ids"]] for r in rows]
         learned = [len(r["completion_ids"]) for r in rows]
-        weights = [r["weight"] if self.weighted else 1.0 for r in rows]
+        weights = [r.get("weight", 1.0) if self.weighted else 1.0 for r in rows]
         sizes = [len(row) for row in ids]
         width = sum(sizes) if packed else max(sizes)
         if self.pad_to_multiple_of and not packed:

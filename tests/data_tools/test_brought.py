@@ -131,6 +131,15 @@ class TestBuild:
                 stage(build, table, tmp_path, **options)
         assert model.read_text() == "weights"
 
+    def test_what_a_training_keeps_beside_the_data_is_no_reason(self, table, tmp_path):
+        out = stage(build, table, tmp_path)
+        cache = out / "sft" / ".tokens" / "train-0" / "tokens.arrow"
+        cache.parent.mkdir(parents=True)
+        cache.write_text("ids")
+        before = (out / "sft" / "train.parquet").read_bytes()
+        (out / "manifest.json").unlink()
+        assert (stage(build, table, tmp_path) / "sft" / "train.parquet").read_bytes() == before
+
     def test_one_format_replaces_the_other(self, table, tmp_path):
         out = stage(build, table, tmp_path, tasks=[1], validation=0)
         assert (out / "tasks_1" / "sft").is_dir() and (out / "README.md").is_file()

@@ -147,7 +147,8 @@ def test_a_weighted_loss_is_the_weighted_mean_over_the_whole_batch(here, root: P
 
     made = [{**training_rows.row(i, True), "weight": [0.1, 3.0][i % 2]} for i in range(8)]
     training_rows.write(root / "w", made, labelled=False)
-    weighted = here("sft", dataset="w", steps=1, micro_batch=2, output="weighted")
+    training_rows.write(root / "w", [training_rows.row(99, True)], "validation", labelled=False)  # has no weights
+    weighted = here("sft", dataset="w", steps=1, micro_batch=2, output="weighted", eval_rows=1)
     unweighted = here("sft", dataset="w", steps=1, micro_batch=2, output="unweighted", weights=False)
     model = load_model("random:qwen3")
     add_fused_lm_head(model)

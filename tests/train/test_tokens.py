@@ -114,6 +114,7 @@ def test_the_saved_template_asks_what_was_learned(name: str, thinking: bool, tmp
     once = tokenizer.chat_template
     tokens.settle_template(tokenizer, {"enable_thinking": thinking})
     assert tokenizer.chat_template == once
+    assert tokenizers.identity(tokenizer, defaults=False) == tokenizers.identity(thinker(name)), "and no other model"
     tokenizer.save_pretrained(tmp_path)
     again = tokenizers.load(str(tmp_path))
     assert text(again) == before[thinking], "the default of a server that is told nothing"
