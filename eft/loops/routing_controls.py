@@ -120,7 +120,9 @@ def _logistic(strength: float) -> Estimator:
             if right.all() or not right.any():
                 columns.append(np.full(asked.shape[0], float(right[0])))
                 continue
-            fitted = LogisticRegression(C=strength, max_iter=300).fit(known, right)
+            fitted = LogisticRegression(C=strength, solver="liblinear").fit(
+                known, right
+            )  # quick: few rows, many columns
             columns.append(fitted.predict_proba(asked)[:, 1])
         return np.array(columns).T
 
@@ -142,6 +144,13 @@ def learned(name: str, search: Game, hidden: Game, groups: Sequence[str]) -> tup
 
     The choices on the search rows are those of the folds, each from a router that has not seen its data sets.
     """
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):  # searches have the cores
+        return _learned(name, search, hidden, groups)
+
+
+def _learned(name: str, search: Game, hidden: Game, groups: Sequence[str]) -> tuple[Choices, Choices, int, str]:
     make, settings = (_logistic, STRENGTHS) if name == "logistic" else (_knn, NEIGHBOURS)
     known, asked = _features(search), _features(hidden)
     folds = _folds(groups)
