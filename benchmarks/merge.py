@@ -79,6 +79,7 @@ def prepare(out: Path) -> dict:
         "experts": {e: str(out / "experts" / e / "sft/final") for e in EXPERTS},
         "rows": str(out / "validation/label"),
         "fresh": str(out / "gate/label"),
+        "search_rows": 160,
     }
 
 
@@ -169,7 +170,7 @@ def embedded(out: Path, section: dict, count: int) -> None:
             get_peft_model(load_model(name), lora).save_pretrained(out / "embedded" / alias)
             write_base(out / "embedded" / alias, name)
     options = {**section, "base": name, "experts": {a: str(out / "embedded" / a) for a in ("one", "two")}, "threads": 2}
-    own = merge.Section(**options, search_rows=24, hidden_rows=24, fresh_rows=24)
+    own = merge.Section(**{**options, "search_rows": 24, "hidden_rows": 24, "fresh_rows": 24})
     (task,) = merge.tasks(own, root=Path("."), out=out / "embedded")
     started = time.monotonic()
     with merge.running(own, [task], root=Path("."), out=out / "embedded"):
