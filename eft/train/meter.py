@@ -169,15 +169,17 @@ def peak(args: Any, precision: str) -> float | None:
 
 
 class Costs:
-    """Seconds that each callback takes within training steps, by class name, and how many steps there were.
+    """Seconds that each callback takes within training steps, by class name.
 
-    `Costs(trainer)` wraps the callbacks that the trainer has by then; evaluations, checkpoints and sampled mutations
-    hang on other events and are not in it.
+    `Costs(trainer)` wraps the callbacks that the trainer has by then. Evaluations and checkpoints hang on other events,
+    and the watch, which looks at held-out rows and samples, is left out.
     """
 
     def __init__(self, trainer: Any) -> None:
         self.seconds: dict[str, float] = {}
         for callback in trainer.callback_handler.callbacks:
+            if type(callback).__name__ == "Watch":
+                continue
             for event in EVENTS:
                 if getattr(type(callback), event) is not getattr(TrainerCallback, event):
                     setattr(callback, event, self._timed(getattr(callback, event), type(callback).__name__))

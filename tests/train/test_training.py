@@ -103,6 +103,15 @@ def test_kto_needs_both_classes_and_no_empty_reply(here, root: Path) -> None:
         here("kto")
 
 
+def test_a_training_that_diverges_saves_nothing_more(here, root: Path) -> None:
+    with pytest.raises(EftError, match="the training has diverged") as e:
+        here("sft", learning_rate=1e30, max_grad_norm=1e30, log_every=50, save_every=2, watch={"rows": 0})
+    report = json.loads((root / "sft" / "stopped.json").read_text())
+    assert report["step"] == 2 and report["rows"] and set(report["rows"]) <= {f"row{i}" for i in range(40)}
+    assert report["rows"][0] in str(e.value), "the rows are named"
+    assert not list((root / "sft").glob("checkpoint-*")), "the step was to be saved, and its loss was looked at first"
+
+
 def test_indivisible_batches_and_too_many_ranks_are_refused_before_launching(eft, root: Path) -> None:
     file = training.recipe(root, "sft", global_batch=9)
     done = eft("sft", "--config", file)
