@@ -276,7 +276,7 @@ class ComputeReference(TrainerCallback):
         trainer, run = self.trainer, self.run
         sets = [d for d in (trainer.train_dataset, trainer.eval_dataset) if d is not None]
         micro, ranks = args.per_device_train_batch_size, trainer.accelerator.num_processes
-        first = next(reference.blocks(trainer.train_dataset, micro))
+        first = reference.rows(trainer.train_dataset, 0, micro)
         if trainer.share:
             self._prove(first)
         store = self.open_store(trainer.share)
@@ -286,14 +286,14 @@ class ComputeReference(TrainerCallback):
             self._spot_check(store, first)
         missing, needed, seen = [], [], set(store.values)
         for dataset in sets:
-            for block in reference.blocks(dataset, micro):
+            for start, block in reference.blocks(dataset, micro):
                 found = [k for part in keys(block) for k in part]
                 needed += found
                 if not seen.issuperset(found):
-                    missing.append(block)
+                    missing.append((dataset, start, found))
                     seen.update(found)
         if missing:
-            self._fill(store, missing, ranks)
+            self._fill(store, missing, micro, ranks)
         else:
             run.say(f"reference: {len(set(needed)):,} log-probabilities are there, {store.folder}")
         reference.verify(store, needed, run.out / reference.NOTE, resumed=run.resume is not None, write=run.main)
@@ -301,7 +301,8 @@ class ComputeReference(TrainerCallback):
         run.counts |= {"reference_computed": len(missing) * micro, "kl_from_prompts": trainer.share}
         run.wait()
 
-    def _fill(self, store: reference.Store, missing: list[Any], ranks: int) -> None:
+    def _fill(self, store: reference.Store, missing: list[tuple[Any, int, list[bytes]]], micro: int, ranks: int) -> None:
+        """`missing`: (dataset, first row, keys) of the micro batches to compute."""
         trainer, run = self.trainer, self.run
         resumed = run.resume is not None  # else the policy is the reference; new adapters change nothing
         if resumed and not hasattr(trainer.model, "peft_config"):
@@ -311,15 +312,15 @@ class ComputeReference(TrainerCallback):
                 why="the model is no longer the one that it began with",
                 way_out=f"bring the folder back, or start anew: remove the checkpoints in {run.out}",
             )
-        run.say(f"reference: computing {len(missing) * len(missing[0]):,} rows, once, {store.folder}")
+        run.say(f"reference: computing {len(missing) * micro:,} rows, once, {store.folder}")
         rank = trainer.accelerator.process_index
         for start in range(0, len(missing), ranks):
             # Every rank takes part every time, with a block that is there twice at the end: ZeRO-3 gathers weights.
-            mine = missing[min(start + rank, len(missing) - 1)]
+            dataset, first, _ = missing[min(start + rank, len(missing) - 1)]
+            mine = reference.rows(dataset, first, micro)
             values = trainer.accelerator.gather(torch.cat(self._compute(mine, base=resumed)).float()).tolist()
             for r in range(ranks):
-                block = missing[min(start + r, len(missing) - 1)]
-                found = [k for part in keys(block) for k in part]
+                found = missing[min(start + r, len(missing) - 1)][2]
                 store.add(found, values[r * len(found) : (r + 1) * len(found)], write=run.main)
         if run.main:
             store.flush()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 
 
 def sample(rows: int, limit: int | None, seed: int) -> list[int]:
@@ -109,24 +110,30 @@ def micro_batches(
 
 def _untangled(rows: list[int], tasks: list[str], block: int) -> list[int]:
     """`rows` with the last clashes swapped away, each with the nearest row that it helps."""
-    if len({tasks[i] for i in rows}) < 2:
-        return rows
+    counts = Counter(tasks[i] for i in rows)
+    unavoidable = max(0, 2 * max(counts.values()) - len(rows))  # where one task has more than half of the rows
 
     def bad(place: int) -> int:
         """Clashes in the block of `place`; a row that is its own partner (a short table, repeated) counts double."""
         first = place // block * block
-        places = range(first, min(first + block, len(rows)))
-        pairs = [(rows[k], rows[partner(k, block)]) for k in places if partner(k, block) < len(rows)]
+        pairs = [(rows[k], rows[partner(k, block)]) for k in range(first, first + block)]
         return sum((tasks[i] == tasks[j]) + (i == j) for i, j in pairs)
 
-    for k in range(len(rows)):
-        if not bad(k):
-            continue
-        for j in sorted(range(len(rows)), key=lambda j: abs(j - k)):
-            same = j // block == k // block
-            before = bad(k) + (0 if same else bad(j))
-            rows[k], rows[j] = rows[j], rows[k]
-            if bad(k) + (0 if same else bad(j)) < before:
-                break
-            rows[k], rows[j] = rows[j], rows[k]
+    left, swapped = sum(bad(k) for k in range(0, len(rows), block)), True
+    while swapped and left > unavoidable:  # a swap that helps may leave a clash at a place that was looked at before
+        swapped = False
+        for k in range(len(rows)):
+            if left <= unavoidable or not bad(k):
+                continue
+            for j in sorted(range(len(rows)), key=lambda j: abs(j - k)):
+                if rows[j] == rows[k] or j // block == k // block and block == 2:
+                    continue
+                same = j // block == k // block
+                before = bad(k) + (0 if same else bad(j))
+                rows[k], rows[j] = rows[j], rows[k]
+                after = bad(k) + (0 if same else bad(j))
+                if after < before:
+                    left, swapped = left + after - before, True
+                    break
+                rows[k], rows[j] = rows[j], rows[k]
     return rows

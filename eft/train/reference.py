@@ -35,9 +35,11 @@ PART_S = 60.0  # seconds between parts: what a kill can cost
 
 def row_key(prompt: Sequence[int], completion: Sequence[int]) -> bytes:
     """16 bytes that identify a completion after a prompt, both as token ids."""
+    import numpy as np
+
     digest = hashlib.blake2b(len(prompt).to_bytes(8, "little"), digest_size=16)
     for ids in (prompt, completion):
-        digest.update(array("q", ids).tobytes())
+        digest.update(np.asarray(ids, dtype="<i8").tobytes())
     return digest.digest()
 
 
@@ -156,11 +158,18 @@ def _writable(folder: Path) -> bool:
     return True
 
 
-def blocks(dataset: Any, block: int) -> Iterator[list[dict[str, Any]]]:
-    """The micro batches of `dataset`, in training order, every rank's."""
+def rows(dataset: Any, start: int, count: int) -> list[dict[str, Any]]:
+    """`count` rows of `dataset` from `start` on, as the data loader gives them to a collator."""
+    columns = dataset[start : start + count]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def blocks(dataset: Any, block: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """(first row, token ids of the rows) of every micro batch, every rank's, in training order; one at a time: a table's
+    ids as Python lists would not fit into memory."""
+    ids = dataset.select_columns(["prompt_ids", "completion_ids"]).with_format("numpy")
     for start in range(0, len(dataset), block):
-        columns = dataset[start : start + block]
-        yield [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        yield start, rows(ids, start, block)
 
 
 def verify(store: Store, keys: list[bytes], note: Path, *, resumed: bool, write: bool) -> None:

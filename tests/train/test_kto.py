@@ -160,14 +160,18 @@ def test_models_without_plain_attention_get_a_whole_pass() -> None:
     model = load_model("random:qwen3")
     assert shares_prompts(model)
     model.config.layer_types = ["linear_attention", "full_attention"]
-    assert not shares_prompts(model)
+    assert not shares_prompts(model) and not shares_prompts(load_model("random:qwen3_5"))
     model.config.layer_types, model.config.sliding_window = None, 128
     assert not shares_prompts(model)
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("changes", [{}, {"lora": {"rank": 4}}, {"precision": "bf16"}, {"precision": "bf16_weights"}],
-                         ids=["fp32", "lora", "bf16", "bf16_weights"])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"lora": {"rank": 4}, "precision": "bf16"}, {"precision": "bf16_weights"},
+     {"model": "random:qwen3_5", "thinking": "off"}],
+    ids=["fp32", "lora in bf16", "bf16_weights", "linear attention"],
+)  # fmt: skip
 def test_the_first_loss_is_a_half_and_kl_zero(changes: dict, here) -> None:
     """Half of the mean weight of the first step's rows, whatever the precision: the reference is the policy."""
     done = here("kto", steps=2, epochs=1, learning_rate=1e-6, **changes)

@@ -100,10 +100,17 @@ def test_a_resumed_training_needs_the_values_that_it_began_with(tmp_path: Path) 
 def test_blocks_are_the_micro_batches() -> None:
     from datasets import Dataset
 
-    table = Dataset.from_dict({"a": [1, 2, 3, 4], "b": [[1], [2], [3], [4]]})
-    assert list(reference.blocks(table, 2)) == [
-        [{"a": 1, "b": [1]}, {"a": 2, "b": [2]}], [{"a": 3, "b": [3]}, {"a": 4, "b": [4]}]
-    ]  # fmt: skip
+    table = Dataset.from_dict(
+        {"label": [True, False] * 2, "prompt_ids": [[1], [2], [3], [4]], "completion_ids": [[i, 1] for i in (1, 2, 3, 4)]}
+    )
+    assert reference.rows(table, 2, 2) == [
+        {"label": True, "prompt_ids": [3], "completion_ids": [3, 1]},
+        {"label": False, "prompt_ids": [4], "completion_ids": [4, 1]},
+    ]
+    found = list(reference.blocks(table, 2))
+    assert [start for start, _ in found] == [0, 2]
+    whole = [reference.row_key(r["prompt_ids"], r["completion_ids"]) for r in reference.rows(table, 0, 4)]
+    assert [reference.row_key(r["prompt_ids"], r["completion_ids"]) for _, block in found for r in block] == whole
 
 
 @pytest.mark.integration
