@@ -69,13 +69,21 @@ class Game:
             return game.value(chosen) - game.value(game.same(game.best))
 
         whole = difference(self, choices)
+        if self.objective == "share":  # a ratio of sums over rows: the same, without slicing tables
+            values = metrics.worth(self.scores, self.costs, self.prices[0])
+            gains = values[np.arange(len(values)), choices[0]] - values[:, self.best]
+            _, place = np.unique(self.blocks, return_inverse=True)
+            part, top = (np.bincount(place, weights=v) for v in (gains, values.max(axis=1)))
+            left = top.sum() - top
+            return whole, _jackknife(
+                100.0 * np.divide(part.sum() - part, left, out=np.zeros_like(left), where=left > 0)
+            )
         without = []
         for block in np.unique(self.blocks):
             kept = np.flatnonzero(self.blocks != block)
             part = replace(self, states=(), scores=self.scores[kept], costs=self.costs[kept])
             without.append(difference(part, [c[kept] for c in choices]) if len(kept) else whole)
-        spread = np.array(without) - np.mean(without)
-        return whole, float(np.sqrt((len(without) - 1) / len(without) * (spread**2).sum()))
+        return whole, _jackknife(np.array(without))
 
     def value(self, choices: Sequence[np.ndarray]) -> float:
         """The objective of the choices (model indices by row) made at each of the `asked` prices."""
@@ -122,6 +130,11 @@ class Game:
         if not self.costs.any():  # the table has none
             return {"accuracy": accuracy}
         return {"accuracy": accuracy, "cost": cost, "routerarena": metrics.arena(accuracy, cost)}
+
+
+def _jackknife(without: np.ndarray) -> float:
+    """The standard error by the values without one block each."""
+    return float(np.sqrt((len(without) - 1) / len(without) * ((without - without.mean()) ** 2).sum()))
 
 
 def fitness(objective: str, value: float) -> float:

@@ -16,6 +16,7 @@ from eft.config import make
 from eft.errors import EftError, UsageError
 from eft.evaluate.plan import task_fingerprint
 from eft.loops import routing, routing_controls, routing_score, routing_state, routing_task
+from eft.loops import routing_metrics as metrics
 from eft.records import Validity
 from eft.tasks import policy
 from eft.tasks.evaluate import check_seed, evaluate
@@ -126,6 +127,22 @@ def test_other_objectives(made: tuple, tmp_path: Path, objective: str) -> None:
     assert found.score is not None and found.raw < task.best_known
     if objective != "arena":
         assert found.raw > seed.raw
+
+
+def test_the_standard_error_is_that_of_leaving_blocks_out(task: Task) -> None:
+    game = routing_score.game(task.folder)
+    choice = np.arange(len(game.scores)) % 3
+    above, error = game.above([choice])
+    assert above == pytest.approx(game.value([choice]) - max(game.singles()))
+    without = []
+    for block in set(game.blocks.tolist()):
+        kept = game.blocks != block
+        values = [
+            metrics.share(game.scores[kept], game.costs[kept], c[kept]) for c in (choice, game.same(game.best)[0])
+        ]
+        without.append(values[0] - values[1])
+    assert error == pytest.approx(np.sqrt((len(without) - 1) * np.var(without)))
+    assert game.above(game.same(game.best)) == (0.0, 0.0)
 
 
 def test_facts_about_a_prompt() -> None:
