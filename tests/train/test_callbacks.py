@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -143,51 +141,56 @@ def test_figures_of_the_progress_line() -> None:
 # ----------------------------------------------------------------------------------------------------------------- disk
 
 
-FULL = """
-import sys
-from pathlib import Path
-from types import SimpleNamespace
-from eft.errors import EftError
-from eft.train import checkpoints
-out = Path(sys.argv[1])
-control = SimpleNamespace(should_save=True)
-state = lambda step: SimpleNamespace(global_step=step, is_world_process_zero=True)
-def save(step, size):
+def save(out: Path, step: int, size: int) -> None:
+    """A checkpoint of `size` bytes, if there is room for it."""
     folder = out / f"checkpoint-{step}"
-    checkpoints.Space(out, size).on_step_end(None, state(step), control)
+    checkpoints.Space(out, size).on_step_end(None, state(step), SimpleNamespace(should_save=True))
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(b"x" * size)
     checkpoints.Checkpoints(out, {}, 3, lambda: None).on_save(None, state(step), None)
-for step in (1, 2, 3):
-    save(step, 1 << 20)
-print([f.name for f in checkpoints.checkpoints(out)])
-save(4, 1 << 20)
-print([f.name for f in checkpoints.checkpoints(out)])
-checkpoints.remove(checkpoints.checkpoints(out)[:-1])
-(out / "another user's").write_bytes(b"x" * (checkpoints.free(out) - (1 << 19)))
-try:
-    save(5, 1 << 20)
-except EftError as e:
-    print(e)
-print([f.name for f in checkpoints.checkpoints(out) if checkpoints.complete(f)])
-"""
 
 
-@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare, for a file system of its own")
+def fill(out: Path) -> None:
+    """Checkpoints of 1 MB on a file system of 4 MB: three fit, for a fourth the oldest goes first, and where even that
+    does not help the training stops before anything is torn."""
+    names = lambda: [f.name for f in checkpoints.checkpoints(out) if checkpoints.complete(f)]  # noqa: E731
+    for step in (1, 2, 3):
+        save(out, step, 1 << 20)
+    assert names() == ["checkpoint-1", "checkpoint-2", "checkpoint-3"]
+    save(out, 4, 1 << 20)
+    assert "checkpoint-4" in names() and "checkpoint-1" not in names()
+    checkpoints.remove(checkpoints.checkpoints(out)[:-1])
+    (out / "another user's").write_bytes(b"x" * (checkpoints.free(out) - (1 << 19)))
+    with pytest.raises(EftError, match="no room for a checkpoint") as e:
+        save(out, 5, 1 << 20)
+    assert "continues from checkpoint-4" in str(e.value) and names() == ["checkpoint-4"], "the newest stays"
+
+
 def test_a_small_disk(tmp_path: Path) -> None:
-    """On a real file system of 4 MB: three checkpoints of 1 MB fit, for a fourth the oldest goes first, and where even
-    that does not help the training stops before anything is torn."""
-    script = f"mount -t tmpfs -o size=4m tmpfs {tmp_path} && exec {sys.executable} - {tmp_path}"
-    done = subprocess.run(["unshare", "-rm", "sh", "-c", script], input=FULL, capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])})  # fmt: skip
-    if "mount" in done.stderr or "unshare" in done.stderr:
-        pytest.skip(f"this machine allows no file systems of one's own: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0] == "['checkpoint-1', 'checkpoint-2', 'checkpoint-3']"
-    assert "'checkpoint-4'" in lines[1] and "'checkpoint-1'" not in lines[1]
-    assert "the disk has no room for a checkpoint" in done.stdout and "continues from checkpoint-4" in done.stdout
-    assert lines[-1] == "['checkpoint-4']", "the newest stays"
+    """In a child with a file system of its own."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    user, group = os.getuid(), os.getgid()
+    if (child := os.fork()) == 0:
+        code = 2
+        try:
+            libc = ctypes.CDLL(None)
+            if libc.unshare(0x10000000 | 0x00020000) == 0:  # CLONE_NEWUSER, CLONE_NEWNS
+                Path("/proc/self/setgroups").write_text("deny")
+                Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+                Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+                if libc.mount(b"tmpfs", str(disk).encode(), b"tmpfs", 0, b"size=4m") == 0:
+                    code = 1
+                    fill(disk)
+                    code = 0
+        except BaseException as e:  # noqa: B036 (told to the parent)
+            (tmp_path / "error").write_text(repr(e))
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code == 2:
+        pytest.skip("this machine allows no file systems of one's own")
+    assert code == 0, (tmp_path / "error").read_text()
 
 
 def test_the_first_checkpoint_is_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
