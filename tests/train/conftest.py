@@ -84,6 +84,7 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("seeing") / "qwen"
     tokenizer = tokenizers.load("random:qwen3_5")
     text = config_of("random:qwen3_5")
+    text.linear_key_head_dim = text.linear_value_head_dim = 128  # as all Qwen3.5 have it, and vLLM's CPU kernel wants it
     vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": text.hidden_size,
               "patch_size": 4, "spatial_merge_size": 1, "temporal_patch_size": 1, "num_position_embeddings": 16}  # fmt: skip
     config = transformers.Qwen3_5Config(text_config=text.to_dict(), vision_config=vision, tie_word_embeddings=True,

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from eft import tokenizers
-from eft.models import load
+from eft.models import load, save
 from eft.mutators import engine
 from eft.mutators.server import serving
 from eft.train import export
@@ -62,12 +62,17 @@ def test_qwen3_5_is_served(sees: bool, seeing: Path, tmp_path: Path, serving_pla
     linear attention in bfloat16 only, so what is compared is the log-probability of every token that vLLM chose: weights that an
     engine skips because it does not know their names would make it another one."""
     import torch
+    import transformers
 
     seen = subprocess.run([engine.python(), "-c", "import torchvision.transforms.v2"], capture_output=True, text=True)
     if seen.returncode:
         pytest.skip(f"vLLM cannot import its Qwen3.5 here, IT WAS NOT SERVED: {seen.stderr.strip().splitlines()[-1]}")
-    name = str(seeing) if sees else "random:qwen3_5"
-    out = export.run(export.Config(root=tmp_path, checkpoint=name, output="qwen"))
+    if not sees:
+        config = transformers.AutoConfig.from_pretrained(seeing).get_text_config()
+        torch.manual_seed(0)
+        save.save_model(transformers.Qwen3_5ForCausalLM(config), tokenizers.load(str(seeing)), tmp_path / "text")
+    checkpoint = str(seeing) if sees else "text"
+    out = export.run(export.Config(root=tmp_path, checkpoint=checkpoint, output="qwen"))
     model, tokenizer = load.load_model(str(out), "float32").eval(), tokenizers.load(str(out))
     limits = ("--limit-mm-per-prompt", '{"image": 0, "video": 0}') if sees else ()
     log = tmp_path / "vllm.log"
