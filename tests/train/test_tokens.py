@@ -175,7 +175,8 @@ def test_two_processes_write_once(tmp_path: Path) -> None:
     found = [queue.get(timeout=60) for _ in workers]
     for w in workers:
         w.join()
-    assert sorted(n for n, _ in found) == [0, 2] and found[0][1] == found[1][1]
+    assert sum(n for n, _ in found) == 2, "each of the two files once, whoever came first"
+    assert found[0][1] == found[1][1]
 
 
 def test_one_row_is_shown_with_what_is_learned(tmp_path: Path) -> None:
