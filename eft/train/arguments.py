@@ -69,14 +69,8 @@ OURS = {
 }
 
 
-def build(kind: type, config: TrainConfig, asked: Asked, **extra: Any) -> Any:
-    """An instance of `kind` (SFTConfig or KTOConfig), which joins the process group. The steps are set later, from the
-    data.
-
-    Raises UsageError for unknown or doubly set keys of `config.trainer`, and for what TRL refuses.
-    """
-    import torch
-
+def check_keys(kind: type, config: TrainConfig) -> None:
+    """Raise UsageError for keys of `trainer:` that eft decides, or that `kind` does not have."""
     known = {f.name for f in dataclasses.fields(kind) if f.init}
     for key in config.trainer:
         if key in OURS:
@@ -89,6 +83,17 @@ def build(kind: type, config: TrainConfig, asked: Asked, **extra: Any) -> Any:
                 why=f"{kind.__name__} has no such argument",
                 way_out=nearest(key, known - set(OURS)),
             )
+
+
+def build(kind: type, config: TrainConfig, asked: Asked, **extra: Any) -> Any:
+    """An instance of `kind` (SFTConfig or KTOConfig), which joins the process group. The steps are set later, from the
+    data.
+
+    Raises UsageError for unknown or doubly set keys of `config.trainer`, and for what TRL refuses.
+    """
+    import torch
+
+    check_keys(kind, config)
     cpu = asked.cpu or not torch.cuda.is_available()
     if cpu:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed would guess, and warn that it did

@@ -66,6 +66,8 @@ def prepare(
     places = {split: folder(split) for split in ("train", "validation")}
     written = json.loads((places["train"] / "counts.json").read_text())
     table = Dataset.from_file(str(places["train"] / "tokens.arrow"))
+    if getattr(config, "weights", False) and "weight" in table.column_names:  # SFT's; they are looked at only if used
+        tokens.check_weights(table["id"][:], table["weight"][:], config.file("train"))
     lengths = table["length"][:]
     fits = [i for i, n in enumerate(lengths) if n <= config.max_tokens]
     if not fits:

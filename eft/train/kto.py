@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
@@ -58,6 +59,7 @@ class Config(TrainConfig):
                 "KTO needs micro_batch ≥ 2", why="its KL term pairs a prompt with the completion of another row"
             )
         check_labels(self.file("train"))
+        weights(self)
 
     def sources(self) -> list[Path]:
         return [*super().sources(), self.path(self.dataset) / "weights.json"]
@@ -72,7 +74,11 @@ def dry_run(config: Config) -> tuple[str, dict[str, Any]]:
     """What `--dry-run` adds: the plan of the training as YAML comments, and its numbers."""
     from eft.train import plan
 
-    return plan.shown("kto", config, group=False, arrange=lambda rows: in_micro_batches(rows, config)[0])
+    def arrange(rows: Any) -> Any:
+        check_classes(rows.counts, config.file("train"))
+        return in_micro_batches(rows, config)[0]
+
+    return plan.shown("kto", config, group=False, arrange=arrange)
 
 
 def run(config: Config) -> Path:
@@ -88,6 +94,8 @@ def weights(config: Config) -> dict[str, float]:
         try:
             found = json.loads(file.read_text())
             found = {k: float(found[k]) for k in ("desirable_weight", "undesirable_weight")}
+            if not all(math.isfinite(v) and v > 0 for v in found.values()):
+                raise ValueError(f"they must be positive numbers, and are {found}")
         except (ValueError, TypeError, KeyError) as e:
             raise EftError(
                 "the weights of the classes cannot be read", where=file, why=repr(e), way_out="run 'eft build' again"

@@ -48,12 +48,15 @@ def start(verb: str, config: TrainConfig) -> Path:
     config.check()
     file, asked = choose(config)
     out = config.out()
+    several = machines(file)
     with manifest.clear_disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
+        if not several:  # their first machine may hold it by now
+            hold(out).close()  # the recipe below is what a training that is starting there will read
     manifest.write_text(out / "config.yaml", configs.dump(config))
-    several = machines(file)
     part = f".{several.rank}" if several and several.rank else ""  # the machines share the folder
-    errors, log = out / f".error{part}.json", out / f"train{part}.log"
+    log = out / f"train{part}.log"
+    errors = out / f".error{part}.{os.getpid()}.json"  # two commands may have been given the same folder
     errors.unlink(missing_ok=True)
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file)]
     if config.ranks is not None or several:
@@ -93,7 +96,9 @@ def start(verb: str, config: TrainConfig) -> Path:
             process.kill()
             process.wait()
     if errors.exists():
-        raise _Rank(json.loads(errors.read_text()))
+        told = json.loads(errors.read_text())
+        errors.unlink(missing_ok=True)
+        raise _Rank(told)
     if code and forwarded:
         raise Interrupted(f"'eft {verb}' was interrupted", where=log, why=f"signal {forwarded[0]}",
                           way_out="the same command continues from the last complete checkpoint")  # fmt: skip

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eft.train import arguments, checks, data, estimate
+from eft.train import arguments, checks, data, estimate, pack
 from eft.train.asked import Asked, choose, gpus
 from eft.train.config import TrainConfig
 
@@ -251,9 +251,15 @@ def dry_run(verb: str, config: TrainConfig, group: bool, arrange: Any) -> Plan |
     config.check()
     _, asked = choose(config, anywhere=True)
     from eft import tokenizers
-    from eft.models.load import locate
+    from eft.models import load
 
-    model = locate(config.model, config.root)
+    model = load.locate(config.model, config.root)
+    if config.trainer:
+        import trl
+
+        arguments.check_keys({"sft": trl.SFTConfig, "kto": trl.KTOConfig}[verb], config)
+    if getattr(config, "packing", False):
+        pack.check(load.config_of(model), cpu=asked.cpu)
     arguments.check_targets(config, model)
     tokenizer = tokenizers.load(model)
     prepared = data.prepare(

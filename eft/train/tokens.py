@@ -193,8 +193,6 @@ def write(file: Path, folder: Path, tokenizer: Any, template: dict[str, Any], th
                 writer = stack.enter_context(pa.ipc.new_stream(sink, schema))
             out = []
             for row, ids in zip(rows, tokenize(rows, tokenizer, template, file, thinking), strict=True):
-                if "weight" in row:
-                    _check_weight(row, file)
                 if ids is None:
                     thoughtless += 1
                     continue
@@ -220,15 +218,16 @@ def _schema(*, labelled: bool, weighted: bool) -> Any:
                       **({"weight": pa.float64()} if weighted else {})})  # fmt: skip
 
 
-def _check_weight(row: dict[str, Any], file: Path) -> None:
-    weight = row["weight"]
-    if weight is None or not math.isfinite(weight) or weight <= 0:
-        raise EftError(
-            "the weight of a row must be a positive number",
-            where=f"{file}, row {row['id']}",
-            why=f"it is {weight}",
-            way_out="run 'eft build --sft-weights gain' again, or set `weights: false`",
-        )
+def check_weights(ids: list[str], weights: list[float | None], file: Path) -> None:
+    """Raise EftError, naming the row, where a weight is no positive number."""
+    for name, weight in zip(ids, weights, strict=True):
+        if weight is None or not math.isfinite(weight) or weight <= 0:
+            raise EftError(
+                "the weight of a row must be a positive number",
+                where=f"{file}, row {name}",
+                why=f"it is {weight}",
+                way_out="run 'eft build --sft-weights gain' again, or set `weights: false`",
+            )
 
 
 def cached(

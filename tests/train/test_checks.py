@@ -15,10 +15,11 @@ import training
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eft import config as configs
 from eft import tokenizers
 from eft.errors import EftError
 from eft.models import load
-from eft.train import checks
+from eft.train import checks, kto, sft
 from eft.train.asked import Asked
 
 
@@ -146,6 +147,22 @@ def test_the_dry_run_tells_the_plan_and_loads_nothing(eft, root: Path) -> None:
     assert again.stdout.count("\n# ") >= 6 and "estimated time" in again.stdout
     bad = eft("sft", "--config", file, "--dry-run", "--set", "global_batch=12")
     assert bad.returncode == 2 and "is not a multiple of micro_batch × ranks" in bad.stderr
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "verb, changes, words",
+    [
+        ("sft", {"trainer": {"adam_bet1": 1}}, "did you mean 'adam_beta1'?"),
+        ("sft", {"packing": True, "model": "random:qwen3_5"}, "packing is refused"),
+        ("kto", {"max_rows": 1}, "desirable row is left to train on"),
+    ],
+)
+def test_the_dry_run_refuses_what_the_run_would(verb: str, changes: dict, words: str, root: Path) -> None:
+    module = {"sft": sft, "kto": kto}[verb]
+    with pytest.raises(EftError) as e:
+        module.dry_run(configs.load(module.Config, training.recipe(root, verb, **changes)))
+    assert words in str(e.value)
 
 
 @pytest.mark.integration

@@ -202,6 +202,7 @@ def test_broken_weights_are_named(weight: float | None, words: str, tmp_path: Pa
     with pytest.raises(EftError, match="must be a positive number") as e:
         prepare(config(tmp_path))
     assert "row5" in str(e.value) and words in str(e.value)
+    assert prepare(config(tmp_path, weights=False)).counts["rows"] == 8, "they are not asked for"
 
 
 def test_weights_and_labels_of_another_kind(tmp_path: Path) -> None:

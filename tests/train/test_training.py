@@ -9,8 +9,10 @@ import pytest
 import training
 import training_rows
 
+from eft import config as configs
 from eft import manifest
 from eft.errors import EftError, UsageError
+from eft.train import kto, launch, sft
 
 pytestmark = pytest.mark.integration
 
@@ -128,6 +130,26 @@ def test_an_error_in_a_rank_is_one_message(eft, root: Path) -> None:
     done = eft("sft", "--config", training.recipe(root, "sft", max_tokens=20))
     assert done.returncode == 1
     assert "error: there is nothing to train on" in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_a_second_command_leaves_the_folder_of_a_training_alone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even its recipe, which a training that is starting has still to read."""
+    hold = launch.hold
+    monkeypatch.setattr(launch, "hold", lambda out: hold(out, patience=0.1))
+    config = configs.load(sft.Config, training.recipe(root, "sft"))
+    config.out().mkdir()
+    with hold(config.out()), pytest.raises(EftError, match="another training writes into this folder"):
+        launch.start("sft", config)
+    assert [f.name for f in config.out().iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("weight", [float("nan"), -1, "x"])
+def test_bad_class_weights_are_told_before_anything_is_launched(weight: object, root: Path) -> None:
+    (root / "bad").mkdir()
+    (root / "bad/train.parquet").symlink_to(root / "build/kto/train.parquet")
+    (root / "bad/weights.json").write_text(json.dumps({"desirable_weight": 1, "undesirable_weight": weight}))
+    with pytest.raises(EftError, match="the weights of the classes cannot be read"):
+        configs.load(kto.Config, training.recipe(root, "kto", dataset="bad")).check()
 
 
 def test_usage_errors_are_usage_errors(here) -> None:
