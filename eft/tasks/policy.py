@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 import random
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,6 +35,8 @@ _NAMES = frozenset({
 })  # fmt: skip
 REMEMBERS = "route() answers the same state differently in another order: it must keep nothing between states"
 _FRAMES = ("f_", "gi_", "cr_", "ag_", "tb_", "co_")
+# What modules that compute have lying about: other modules, and ways to an attribute by its name.
+_LYING_ABOUT = frozenset({"attrgetter", "builtins", "inspect", "methodcaller", "os", "sys"})
 
 DRIVER = """
 def drive(ask, states):
@@ -80,13 +83,23 @@ def refusal(code: str) -> str | None:
                 if name.split(".")[0] not in MODULES:
                     allowed = ", ".join(sorted(MODULES - {"__future__"}))
                     return f"a policy sees only its state: it may not import {name}, only {allowed}{line}"
+            for name in (a.name for a in node.names if isinstance(node, ast.ImportFrom)):
+                if _hidden(name) or (name in sys.stdlib_module_names - MODULES and name != "abc"):
+                    return f"a policy sees only its state: it may not import {name}{line}"
         elif isinstance(node, ast.Name) and node.id in _NAMES:
             return f"a policy sees only its state: it may not use {node.id}{line}"
-        elif isinstance(node, ast.Attribute) and (node.attr.startswith(("_", *_FRAMES))):
+        elif isinstance(node, ast.Attribute) and _hidden(node.attr):
             return f"a policy sees only its state: it may not look at .{node.attr}{line}"
+        elif isinstance(node, ast.MatchClass) and (names := [a for a in node.kwd_attrs if _hidden(a)]):
+            return f"a policy sees only its state: it may not look at .{names[0]}{line}"
         elif isinstance(node, ast.Global | ast.Nonlocal):
             return f"a policy keeps nothing between states: it may not use {type(node).__name__.lower()}{line}"
     return None
+
+
+def _hidden(name: str) -> bool:
+    """Does an attribute of this name look around?"""
+    return name.startswith(("_", *_FRAMES)) or name in _LYING_ABOUT
 
 
 def limits(questions: int) -> sandbox.Limits:
@@ -101,7 +114,9 @@ def run(code: str, driver: str, *args: Any, bounds: sandbox.Limits) -> sandbox.O
     """
     if why := refusal(code):
         return sandbox.Outcome(None, Validity.ERROR, why, "", 0.0)
-    found = sandbox.call(code + _BEHIND, "_asked", *args, driver=driver, apart=True, limits=bounds)
+    # Only behind a whole program: one that ends within a statement would become one, unseen, with what stands behind it.
+    behind = _BEHIND if parse_python(code) is not None else ""
+    found = sandbox.call(code + behind, "_asked", *args, driver=driver, apart=True, limits=bounds)
     place = re.search(r" \(line (\d+)\)$", found.error)
     if place and int(place[1]) > len(code.split("\n")):  # said by what stands behind the program
         found = replace(found, error=found.error[: place.start()])

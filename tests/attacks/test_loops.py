@@ -125,6 +125,15 @@ def test_acts_in_a_policy(routing_task, watch, monkeypatch):
         ("def route(state):\n    return 'x' * 10**9\n", ""),
         ("def route(state):\n    return route(state)\n", ""),
         ("x = 1\n", ""),
+        # no programs alone; with what is put behind them they would be, and nobody would have looked at them
+        ("import os\ndef route(state):\n    return state['models'][os.getpid() * 0]\nx = 1 \\", "SyntaxError"),
+        ("import os\ndef route(state):\n    return state['models'][os.getpid() * 0]\n@print", "SyntaxError"),
+        # modules that lie about in those that compute
+        ("from collections import _sys\ndef route(state):\n    return state['models'][0]\n", "_sys"),
+        ("from enum import sys\ndef route(state):\n    return state['models'][0]\n", "sys"),
+        ("import enum\ndef route(state):\n    return state['models'][enum.sys.maxsize * 0]\n", ".sys"),
+        ("import operator\ndef route(state):\n    return operator.attrgetter('__class__')(state)\n", "attrgetter"),
+        ("def route(state):\n    match state:\n        case object(__class__=c): return c\n", "__class__"),
     ],
 )
 def test_policies_that_hang_raise_peek_or_remember(routing_task, watch, code, told):
