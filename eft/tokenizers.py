@@ -17,7 +17,7 @@ import fcntl
 import hashlib
 import importlib.util
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ def _from_gguf() -> Any:
         file = embedded_gguf()
         AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name).save_pretrained(folder)
 
-    with _quiet():
+    with quiet():
         return AutoTokenizer.from_pretrained(str(unpacked("tokenizer", write)))
 
 
@@ -136,7 +136,7 @@ def _from_pretrained(name: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        with _quiet():
+        with quiet():
             return AutoTokenizer.from_pretrained(str(folder) if local else name)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as e:
         first = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
@@ -145,16 +145,19 @@ def _from_pretrained(name: str) -> Any:
 
 
 @contextlib.contextmanager
-def _quiet():
-    """transformers' notes on loading say nothing that a user can act on."""
+def quiet() -> Iterator[None]:
+    """No notes and no progress bars of transformers on loading: they say nothing that a user can act on."""
     from transformers.utils import logging
 
-    level = logging.get_verbosity()
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _random(*, thinks: bool) -> Any:

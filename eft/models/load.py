@@ -26,7 +26,7 @@ from typing import Any
 
 from eft.errors import EftError, UsageError, nearest
 from eft.stages import STAGES
-from eft.tokenizers import EMBEDDED, RANDOM
+from eft.tokenizers import EMBEDDED, RANDOM, quiet
 
 # architecture -> (config class, model class) of transformers. All share SIZES below, and have OWN beside.
 ARCHITECTURES = {
@@ -107,7 +107,7 @@ def load_model(name: str, dtype: str = "float32", attention: str | None = None, 
 
     target = getattr(torch, dtype)
     options = {"attn_implementation": attention} if attention else {}
-    with _quiet():
+    with quiet():
         if bits:
             model = _quantized(name, target, options, bits)
         elif name.startswith(RANDOM):
@@ -158,7 +158,7 @@ def config_of(name: str) -> Any:
         return _random_config(name.removeprefix(RANDOM))
     if (Path(name) / ADAPTER).is_file():
         return config_of(adapter_base(Path(name)))
-    with _quiet():
+    with quiet():
         place = str(_embedded_folder()) if name == EMBEDDED else name
         try:
             return transformers.AutoConfig.from_pretrained(place)
@@ -171,7 +171,7 @@ def skeleton(name: str) -> Any:
     import torch
 
     config = config_of(name)
-    with _quiet(), _whole(), torch.device("meta"):
+    with quiet(), _whole(), torch.device("meta"):
         model = _class(config)._from_config(config) if config.architectures else _class(config).from_config(config)
     _freeze_vision(model)
     return model
@@ -340,18 +340,3 @@ def _whole() -> Iterator[None]:
         if module:
             module._hf_deepspeed_config_weak_ref = config
 
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars of loading, which say nothing that a user can act on."""
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

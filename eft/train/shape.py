@@ -7,13 +7,13 @@ is right for any architecture, dtype, attention kernel and adapter, at the price
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from eft.tokenizers import quiet
 
 POINTS = (256, 512, 1024)  # row lengths of the count; what is kept grows as a + b·S + c·S²
 Fit = tuple[float, float, float]
@@ -159,7 +159,7 @@ def _kept(
     def leave(*args: Any) -> None:
         where[0] = ""
 
-    with _silent(), _whole(), torch.random.fork_rng(devices=[]):
+    with quiet(), _whole(), torch.random.fork_rng(devices=[]):
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(
                 config, dtype=getattr(torch, dtype), attn_implementation=attention
@@ -229,16 +229,3 @@ def _fake(model: Any) -> None:
         for name, b in list(module._buffers.items()):
             if b is not None:
                 module._buffers[name] = torch.empty(b.shape, dtype=b.dtype)
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """No hints about kernels that are not installed: nothing is computed here."""
-    from transformers.utils import logging
-
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
