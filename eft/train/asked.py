@@ -58,12 +58,16 @@ def read(file: Path, ranks: int | None = None) -> Asked:
     cpu = file.stem.startswith("cpu") or data.get("use_cpu") is True
     sequence = int((data.get("parallelism_config") or {}).get("parallelism_config_sp_size") or 1)
     if kind == "fsdp" and cpu:
-        raise UsageError("FSDP runs on GPUs only", where=file, why="accelerate sets up plain DDP for it on CPUs",
-                         way_out="use cpu_zero3, which shards as much")  # fmt: skip
+        raise _no_fsdp(file)
     if count % sequence:
         raise UsageError(f"{count} ranks cannot share rows in groups of {sequence}", where=file,
                          why="parallelism_config_sp_size must divide the ranks")  # fmt: skip
     return Asked(file.stem, kind, count, stage, cpu, sequence)
+
+
+def _no_fsdp(file: Path) -> UsageError:
+    return UsageError("FSDP runs on GPUs only", where=file, why="accelerate sets up plain DDP for it on CPUs",
+                      way_out="use cpu_zero3, which shards as much")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,8 @@ def choose(config: TrainConfig, *, anywhere: bool = False) -> tuple[Path, Asked]
     if together and ranks is None:
         ranks = int(data.get("num_processes") or 1) // planned * together.count
     asked = read(file, ranks)
+    if asked.kind == "fsdp" and not here and not anywhere:
+        raise _no_fsdp(file)
     room = here if here and not asked.cpu else os.cpu_count() or 1
     if asked.ranks > room * (together.count if together else planned) and not anywhere:
         raise UsageError(

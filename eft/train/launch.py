@@ -36,7 +36,7 @@ ERRORS = (
     "EFT_RANK_ERRORS"  # environment variable: the file in which a rank leaves its error for the process that started it
 )
 GRACE = 300  # seconds that a rank without a launcher has for its last step and checkpoint
-AGAIN = "EFT_TRAIN_AGAIN"  # environment variable: train even where the output is up to date (eft decided so already)
+AGAIN = "EFT_TRAIN_AGAIN"  # environment variable: when eft decided to train, whatever was finished by then
 MODULES = {"sft": "eft.train.sft", "kto": "eft.train.kto"}
 
 
@@ -45,6 +45,7 @@ def start(verb: str, config: TrainConfig) -> Path:
 
     Raises the rank's own EftError, or EftError naming the log where a rank died of something else.
     """
+    began = time.time()
     config.check()
     file, asked = choose(config)
     out = config.out()
@@ -70,18 +71,19 @@ def start(verb: str, config: TrainConfig) -> Path:
     env = {k: v for k, v in os.environ.items() if k != "ACCELERATE_USE_CPU"}  # the config decides, see prove()
     if asked.cpu or not gpus():
         env.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed would guess, and warn that it did
-    env |= environment(asked.ranks) | {ERRORS: str(errors), AGAIN: "1", "EFT_TTY": str(int(sys.stderr.isatty()))}
+    env |= environment(asked.ranks) | {ERRORS: str(errors), AGAIN: f"{began:.3f}", "EFT_TTY": str(int(sys.stderr.isatty()))}
     process = subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=_die_with_parent
     )
     forwarded: list[int] = []
-    before = _forward(process.pid, verb, forwarded)
+    ended: list[int] = []
+    before = _forward(process.pid, verb, forwarded, ended)
     try:
         with open(log, "ab") as sink:
             while chunk := os.read(process.stdout.fileno(), 65536):  # type: ignore[union-attr]
                 sink.write(chunk)
                 sink.flush()
-                if not errors.exists():  # what follows an error is the launcher's traceback about it
+                if not errors.exists() and not ended:  # what follows is the launcher's traceback about it
                     sys.stderr.buffer.write(chunk)
                     sys.stderr.buffer.flush()
         code = process.wait()
@@ -122,10 +124,11 @@ class Interrupted(EftError):
     exit_code = 75
 
 
-def _forward(launcher: int, verb: str, received: list[int]) -> dict[int, Any]:
+def _forward(launcher: int, verb: str, received: list[int], ended: list[int]) -> dict[int, Any]:
     """From now on, pass SIGTERM and SIGUSR1 on as a SIGTERM to the ranks. Returns the handlers before.
 
-    To the ranks, not to their launcher: torch's would kill them half a minute later, wherever they are in saving.
+    To the ranks, not to their launcher: torch's would kill them half a minute later, wherever they are in saving. Before
+    there are ranks, to the launcher, which is then noted in `ended`.
     """
     import psutil
 
@@ -136,7 +139,9 @@ def _forward(launcher: int, verb: str, received: list[int]) -> dict[int, Any]:
         with contextlib.suppress(psutil.Error):
             main = psutil.Process(launcher)
             ranks = [child for child in main.children() if MODULES[verb] in _command(child)]
-            for process in ranks or [main]:  # nothing to save yet
+            if not ranks:  # nothing to save yet
+                ended.append(number)
+            for process in ranks or [main]:
                 process.terminate()
 
     try:

@@ -91,7 +91,7 @@ def join(verb: str, config: TrainConfig, asked: Asked, args: Any) -> Run | None:
     run = Run(verb, config, asked, args, started, None, checkpoints.identity(config, asked), None)
     done = (
         manifest.up_to_date(out, verb, config.model_dump(mode="json"), config.sources())
-        and os.environ.get(launch.AGAIN) != "1"
+        and manifest.location(out).stat().st_mtime > float(os.environ.get(launch.AGAIN) or 0)
     )
     run.wait()  # all have looked before anything changes
     if done:
@@ -100,6 +100,9 @@ def join(verb: str, config: TrainConfig, asked: Asked, args: Any) -> Run | None:
     run.interrupt = interrupt.Interrupt(out)
     if run.main:
         run.lock = launch.hold(out)
+        if (out / manifest.NAME).exists() and (out / manifest.NAME).stat().st_mtime > started:
+            raise EftError("another training has just finished in this folder", where=out,
+                           way_out="run the same command again: it is up to date, unless the recipes differ")  # fmt: skip
         (out / interrupt.MARK).unlink(missing_ok=True)
         if (out / manifest.NAME).exists():  # a finished training, to be done again: what it left is not this one's
             (out / manifest.NAME).unlink()

@@ -12,6 +12,7 @@ import pytest
 
 from eft import resources
 from eft.errors import EftError, UsageError
+from eft.train import asked as asks
 from eft.train import launch
 from eft.train.launch import Asked
 
@@ -124,6 +125,14 @@ def test_two_trainings_cannot_share_a_folder_and_a_killed_one_lets_go(tmp_path: 
     holder.kill()
     holder.wait()
     launch.hold(tmp_path, patience=5).close()
+
+
+def test_fsdp_without_a_gpu_is_told_before_anything_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asks, "gpus", lambda: 0)
+    config = SimpleNamespace(launch="fsdp2", ranks=1, accumulation=lambda ranks: 1)
+    with pytest.raises(UsageError, match="FSDP runs on GPUs only"):
+        asks.choose(config)
+    assert asks.choose(config, anywhere=True)[1].kind == "fsdp"
 
 
 def test_foreign_accelerate_configs_are_named(tmp_path: Path) -> None:

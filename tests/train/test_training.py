@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -141,6 +143,27 @@ def test_a_second_command_leaves_the_folder_of_a_training_alone(root: Path, monk
     with hold(config.out()), pytest.raises(EftError, match="another training writes into this folder"):
         launch.start("sft", config)
     assert [f.name for f in config.out().iterdir()] == [".lock"]
+
+
+def test_a_training_that_another_command_has_finished_meanwhile_is_not_done_again(
+    here, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(launch.AGAIN, f"{time.time():.3f}")
+    finished = manifest.location(here("sft", steps=1, eval_rows=0, watch={"rows": 0}).out)
+    before = finished.stat().st_mtime_ns
+    here("sft", steps=1, eval_rows=0, watch={"rows": 0})
+    assert finished.stat().st_mtime_ns == before
+    hold = launch.hold
+
+    def waited(out: Path) -> object:
+        os.utime(finished, (time.time() + 5,) * 2)
+        return hold(out)
+
+    monkeypatch.setenv(launch.AGAIN, f"{time.time() + 1:.3f}")  # decided to train again
+    monkeypatch.setattr(launch, "hold", waited)
+    with pytest.raises(EftError, match="another training has just finished"):
+        here("sft", steps=1, eval_rows=0, watch={"rows": 0})
+    assert finished.exists()
 
 
 @pytest.mark.parametrize("weight", [float("nan"), -1, "x"])
