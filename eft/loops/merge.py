@@ -60,7 +60,7 @@ class Record(configs.Section):
     workers: int = Field(2, ge=1, description="searches at once")
 
 
-class Section(configs.Section):
+class Section(configs.Section, allow_inf_nan=False):
     """Options of the loop `merge`."""
 
     name: str = Field("experts", pattern=r"[a-z0-9_-]{1,32}", description="of the task: merge/<name>")

@@ -34,7 +34,7 @@ from eft.tasks.task import Task
 PRICES = (0.0, 10.0, 50.0, 150.0, 500.0, 2000.0, 10000.0)  # of the metrics of a whole curve
 
 
-class Section(configs.Section):
+class Section(configs.Section, allow_inf_nan=False):
     """Options of the loop `routing`."""
 
     table: Path | None = Field(

@@ -194,6 +194,10 @@ def _wide(file: Path, head: list[str], rows: list[list[Any]]) -> Table:
     if orphans:
         raise EftError("a model has costs and no scores", where=f"{file}, column {orphans[0]}",
                        why=f"there is no column '{orphans[0].removesuffix(COST)}'")  # fmt: skip
+    free = [c for c in head if "|" not in c and c + COST not in place and any(h.startswith(c + "|") for h in head)]
+    if free and models:
+        raise EftError("a model has scores and no costs", where=f"{file}, column {free[0]}",
+                       why=f"there is no column '{free[0] + COST}'")  # fmt: skip
     if not models:
         raise EftError("this is no routing table", where=file, why=f"no column MODEL has a column MODEL{COST}")
     ids, prompts, groups = [], [], []
@@ -233,9 +237,19 @@ def plain(prompt: str) -> str:
 # ---- LLMRouter's JSON --------------------------------------------------------------------------------------------
 
 
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Raises ValueError where a key comes twice: one of its values would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [k for k, _ in pairs]
+        raise ValueError(f"the key '{next(k for k in names if names.count(k) > 1)}' comes twice: {json.dumps(found)[:120]}")
+    return found
+
+
 def _llmrouter(file: Path, prices: Mapping[str, float]) -> Table:
     try:
-        rows = json.loads(file.read_text(encoding="utf-8"))
+        rows = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_once_each)
+        json.dumps(rows, ensure_ascii=False).encode()  # half of a pair of surrogates is no text
     except (ValueError, RecursionError) as e:
         raise UsageError("the routing table cannot be read", where=file, why=str(e)) from None
     if not isinstance(rows, list) or not rows or not isinstance(rows[0], dict):

@@ -169,6 +169,8 @@ def test_options_that_cannot_work(made: tuple, tmp_path: Path, monkeypatch: pyte
         ({"models": ["cheap", "huge"]}, "huge"),
         ({"split": "across", "group": "family", "hidden": 0.1}, "cannot be split"),
         ({"sweep": [1.0, 1.0]}, "different"),
+        ({"sweep": [0.0, float("nan")], "objective": "aiq"}, "finite"),
+        ({"price": float("inf")}, "finite"),
         ({"tabel": "x"}, "table"),
         ({"table": None}, "needs `table`"),
     ):

@@ -100,6 +100,7 @@ def set_cell(column: str, row: int, value: object):
         (set_cell("sample_id", 3, "set.0"), "twice", "row 4, column sample_id"),
         (set_cell("prompt", 3, "['Question 0?', 'Answer \"yes\".']"), "twice", "row 4, column prompt"),
         (lambda d: d.drop(columns="small"), "costs and no scores", "column small|total_cost"),
+        (lambda d: d.rename(columns={"small|total_cost": "small|cost"}), "scores and no costs", "column small"),
         (lambda d: d.drop(columns=["prompt"]), "no routing table", "'prompt'"),
         (lambda d: d.drop(columns=["small|total_cost", "large|total_cost"]), "no routing table", "total_cost"),
         (lambda d: d.drop(columns=["small", "small|total_cost"]), "two models", "1"),
@@ -174,6 +175,15 @@ def test_a_broken_table_of_llmrouter(tmp_path: Path, break_it, words: str) -> No
     (tmp_path / "router.json").write_text(json.dumps(rows))
     with pytest.raises(EftError, match=words):
         tables.read(tmp_path / "router.json")
+
+
+def test_a_model_with_two_scores_and_a_question_that_is_no_text(tmp_path: Path) -> None:
+    text = json.dumps(router_rows())
+    for old, new, words in (('"a": ', '"b": 0, "a": ', "'b' comes twice"), ('"What is 0', '"\\ud800 is 0', "surrogates")):
+        assert old in text
+        (tmp_path / "router.json").write_text(text.replace(old, new, 1))
+        with pytest.raises(EftError, match=words):
+            tables.read(tmp_path / "router.json")
 
 
 def test_the_public_tables(tmp_path: Path) -> None:
