@@ -71,15 +71,16 @@ def prepare(out: Path) -> dict:
         stage("label", output=place / "label", source=place / "harvest")
         stage("clean", output=place / "clean", source=place / "label", tokenizer=TINY, max_tokens=1024, suite="standard")
         stage("build", output=place / "build", source=place / "clean", validation=0.1 if domains is None else 0.2, kto=False)
-        more = {"steps": 160, "learning_rate": 3e-3, "model": TINY} if domains is None else {
-            "steps": 80, "learning_rate": 2e-3, "model": out / "experts/all/sft/final", "lora": {"rank": 8, "alpha": 16}}  # fmt: skip
+        more = {"steps": 600, "learning_rate": 3e-3, "model": TINY} if domains is None else {
+            "steps": 300, "learning_rate": 3e-3, "model": out / "experts/all/sft/final", "lora": {"rank": 16, "alpha": 32}}  # fmt: skip
         stage("sft", output=place / "sft", dataset=place / "build/sft", **TRAIN, **more)
     return {
         "base": str(out / "experts/all/sft/final"),
         "experts": {e: str(out / "experts" / e / "sft/final") for e in EXPERTS},
         "rows": str(out / "validation/label"),
         "fresh": str(out / "gate/label"),
-        "search_rows": 160,
+        "search_rows": 200,
+        "auc_weight": 0.2,
     }
 
 
