@@ -109,7 +109,11 @@ def render(
     from jinja2 import TemplateError
 
     place = f"{where}, row {row['id']}"
-    response = row["completion"][0]["content"] if row["completion"] else ""
+    reply = row["completion"][0] if row["completion"] else {"content": ""}
+    if not isinstance(reply, dict) or "content" not in reply:
+        raise EftError("a row's completion is no message", where=place, why=f"it is {row['completion']!r:.80}",
+                       way_out="give a list with one {role, content}, as 'eft build' does")  # fmt: skip
+    response = reply["content"] or ""
     thought, answer = "", {"role": "assistant", "content": response}
     if thinking is not None:
         inline, response = prompts.split_thought(response)
@@ -193,13 +197,17 @@ def write(file: Path, folder: Path, tokenizer: Any, template: dict[str, Any], th
                 writer = stack.enter_context(pa.ipc.new_stream(sink, schema))
             out = []
             for row, ids in zip(rows, tokenize(rows, tokenizer, template, file, thinking), strict=True):
+                if labelled and row["label"] is None:
+                    raise EftError("a row has no label", where=f"{file}, row {row['id']}",
+                                   way_out="KTO needs true or false; leave the row out")  # fmt: skip
                 if ids is None:
                     thoughtless += 1
                     continue
                 prompt, completion = ids
                 formats.add(row.get(FORMAT) or "")
                 values = {"length": len(prompt) + len(completion), "response": len(completion)}
-                out.append({**row, **values, "prompt_ids": prompt, "completion_ids": completion})
+                named = {k: row[k] if row[k] is None else str(row[k]) for k in ("id", "task")}
+                out.append({**row, **named, **values, "prompt_ids": prompt, "completion_ids": completion})
             kept += len(out)
             writer.write_batch(pa.RecordBatch.from_pylist(out, schema=schema))
         if writer is None:

@@ -307,7 +307,7 @@ def _rows(opened: Any, indices: Sequence[int], there: set[str]) -> list[dict[str
     for batch in opened.iter_batches(batch_size=256, columns=[c for c in columns if c in there]):
         here = [i - start for i in range(start, start + len(batch)) if i in wanted]
         for row in batch.take(here).to_pylist() if here else []:
-            found.append({**row, "domain": row.get("domain") or "", "label": row.get("label") is not False})
+            found.append({**row, "id": str(row["id"]), "domain": row.get("domain") or "", "label": row.get("label") is not False})
         start += len(batch)
     return found
 
