@@ -8,6 +8,7 @@ headers of safetensors files, and the numbers in them where they must be finite.
 from __future__ import annotations
 
 import json
+import math
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -137,10 +138,25 @@ def _check_adapter(alias: str, folder: Path, base: str, base_print: str, sizes: 
         if sizes and weight is None:
             raise EftError(f"the adapter '{alias}' does not fit the base", where=folder, why=f"the base has no {module}")
         a, b = both.get("A"), both.get("B")
-        if not a or not b or a[0] != b[1] or (weight and [b[0], a[1]] != weight[1]):
+        if not a or not b or not len(a) == len(b) == 2 or a[0] != b[1] or (weight and [b[0], a[1]] != weight[1]):
             raise EftError(f"the adapter '{alias}' does not fit the base", where=folder,
                            why=f"{module}: A is {a}, B is {b}, the weight is {weight[1] if weight else 'unknown'}")  # fmt: skip
+        _scaled(config, module, a[0], folder)
+    if not pairs:
+        raise EftError(f"the adapter '{alias}' holds no weights", where=folder)
     return sum(_count(shape) for _, shape in found.values())
+
+
+def _scaled(config: Mapping[str, Any], module: str, rank: int, folder: Path) -> None:
+    """Raises EftError where the configuration does not say by what finite number B·A of a module is multiplied."""
+    from eft.loops.merge_weights import scale
+
+    try:
+        if not math.isfinite(factor := scale(config, module, rank)):
+            raise ValueError(f"B·A would be multiplied by {factor}")
+    except (TypeError, ValueError, AttributeError, ArithmeticError, re.error) as e:
+        raise EftError("this adapter folder is broken", where=folder / ADAPTER,
+                       why=f"its alpha for {module} cannot be used: {e}") from None  # fmt: skip
 
 
 def _base_as_trained(alias: str, folder: Path, base: str) -> None:

@@ -473,9 +473,12 @@ def retrained_base(root: Path) -> None:
     manifest.write(root / "stage", "sft", {}, [], [root / "stage/final/config.json"], {}, 1.0)
 
 
-def dora(root: Path) -> None:
-    file = root / "a/adapter_config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "use_dora": True}))
+def configured(**change: Any) -> Any:
+    def change_it(root: Path) -> None:
+        file = root / "a/adapter_config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+
+    return change_it
 
 
 SPOILT: dict[str, tuple[Any, dict[str, Any], str]] = {
@@ -488,7 +491,10 @@ SPOILT: dict[str, tuple[Any, dict[str, Any], str]] = {
     "shape": (other_shape, {}, "'a' does not fit the base"),
     "base": (other_base, {}, "'a' belongs on another base"),
     "retrained": (retrained_base, {"base": "stage/final", "experts": {"a": "run/final", "b": "b"}}, "has changed since the adapter"),
-    "dora": (dora, {}, "'a' cannot be merged exactly"),
+    "dora": (configured(use_dora=True), {}, "'a' cannot be merged exactly"),
+    "alpha": (configured(lora_alpha="16"), {}, "cannot be used"),
+    "alpha that is none": (configured(lora_alpha=float("nan")), {}, "cannot be used"),
+    "pattern": (configured(alpha_pattern={"(": 1}), {}, "cannot be used"),
     "memory": (None, {"memory_gib": 1e-6}, "too large to be merged here"),
     "method": (None, {"methods": ["tise"]}, "did you mean 'ties'"),
     "adapters": (None, {"methods": ["slerp"]}, "none of these methods can merge adapters"),
