@@ -198,6 +198,12 @@ def write(
         **parts,
     }
     game = {part: routing_score.Game.of(rows, part) for part in ("search", "hidden")}
+    for part, g in game.items():
+        weak, strong = g.scores.mean(axis=0)[[0, -1]]
+        if objective == "apgr" and strong <= weak:  # then more of the gap would be recovered by worse answers
+            raise UsageError("apgr needs a dear model that is better than the cheap one", where=f"{table.name}, {part} rows of split {number}",
+                             why=f"{table.models[1]} scores {strong:.3g} there, {table.models[0]} {weak:.3g}",
+                             way_out="name others under `models`, or split: within")  # fmt: skip
     best = int(np.argmax(game["search"].singles()))
     rows["best"] = best
     values = {part: g.value(g.same(best)) for part, g in game.items()}

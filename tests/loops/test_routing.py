@@ -179,6 +179,8 @@ def test_options_that_cannot_work(made: tuple, tmp_path: Path, monkeypatch: pyte
     (root / "router.json").write_text(json.dumps([{"question": str(i), "scores": {"a": 1, "b": 0}} for i in range(9)]))
     with pytest.raises(UsageError, match="needs costs"):
         tasks(table="router.json", objective="aiq")
+    with pytest.raises(UsageError, match="dear model that is better"):
+        tasks(table="router.json", objective="apgr", prices={"a": 1.0, "b": 2.0})
     tasks(table="router.json")  # no data sets are named: rows are split by themselves
     monkeypatch.setattr(routing_controls.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="scikit-learn"):
