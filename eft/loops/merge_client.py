@@ -295,7 +295,10 @@ def positive(fitness: float) -> float:
 
 
 def plan_of(task_folder: Path) -> tuple[Path, dict[str, Any]]:
-    """(work folder, plan) of a merge's task folder."""
-    about = json.loads((task_folder / "merge.json").read_text(encoding="utf-8"))
-    work = task_folder.parent / about["work"]
+    """(work folder, plan) of a merge's task folder. Raises EftError where it is none."""
+    file = task_folder / "merge.json"
+    try:
+        work = task_folder.parent / json.loads(file.read_text(encoding="utf-8"))["work"]
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise EftError("this is no task folder of a merge", where=file, why=str(e), way_out="give OUT/loops/merge/KEY") from None
     return work, read_plan(work)

@@ -19,11 +19,13 @@ from eft.loops.merge_recipe import RecipeError, parse
 
 def write(task_folder: Path, genome: str, out: Path) -> str:
     """Write the merged model to `out`. Returns "adapter" or "model". Raises EftError where the models have changed, and
-    UsageError for a recipe that makes no model."""
+    UsageError for a recipe that makes no model, or where `out` holds something."""
     from eft import tokenizers
     from eft.loops.merge_weights import Held
     from eft.models.identity import tokenizer_place
 
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise UsageError("the merged model would replace what is there", where=out, way_out="remove it, or name another folder")
     work, plan = merge_client.plan_of(task_folder)
     experts = plan["experts"]
     try:

@@ -473,6 +473,23 @@ def retrained_base(root: Path) -> None:
     manifest.write(root / "stage", "sft", {}, [], [root / "stage/final/config.json"], {}, 1.0)
 
 
+def test_a_folder_that_is_no_merge_is_told_as_that(tmp_path: Path) -> None:
+    from eft.loops import merge_write
+
+    with pytest.raises(EftError, match="no task folder of a merge"):
+        merge_write.write(tmp_path, "", tmp_path / "merged")
+
+
+def test_a_merged_model_replaces_nothing(tmp_path: Path) -> None:
+    from eft.loops import merge_write
+
+    (tmp_path / "experts").mkdir()
+    (tmp_path / "experts/weights").write_text("")
+    with pytest.raises(EftError, match="would replace what is there"):
+        merge_write.write(tmp_path, "", tmp_path / "experts")
+    assert (tmp_path / "experts/weights").exists()
+
+
 def configured(**change: Any) -> Any:
     def change_it(root: Path) -> None:
         file = root / "a/adapter_config.json"
