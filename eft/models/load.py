@@ -274,13 +274,25 @@ def _embedded_folder() -> Path:
     return tokenizers.unpacked("weights", write)
 
 
-def _merged(folder: Path, dtype: Any, options: dict[str, Any]) -> Any:
+def with_adapter(base: Any, folder: Path) -> Any:
+    """The loaded model `base` under the adapter in `folder`, PEFT's model. Raises EftError where it is broken or another
+    base's."""
     from peft import PeftModel
+    from safetensors import SafetensorError
 
+    try:
+        return PeftModel.from_pretrained(base, str(folder))
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as e:
+        first = next((line for line in str(e).splitlines() if line.strip()), type(e).__name__)
+        raise EftError("the adapter cannot be loaded onto its base", where=folder, why=first.strip()[:300],
+                       way_out=f"if its base is another model than {adapter_base(folder)}, name it in {folder / BASE}") from None  # fmt: skip
+
+
+def _merged(folder: Path, dtype: Any, options: dict[str, Any]) -> Any:
     # In float32, and only then rounded: merging into bfloat16 weights loses most of a small update.
     with _whole():
         base = load_model(adapter_base(folder), "float32")
-        model = cast(PeftModel.from_pretrained(base, str(folder)).merge_and_unload(), dtype)
+        model = cast(with_adapter(base, folder).merge_and_unload(), dtype)
     model.requires_grad_(True)  # PEFT has frozen the base; what comes out here is a model like any other, to be trained
     if options:
         model.set_attn_implementation(options["attn_implementation"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eft.errors import EftError
-from eft.models.load import ADAPTER, BASE, adapter_base, cast, load_model
+from eft.models.load import ADAPTER, BASE, adapter_base, cast, load_model, with_adapter
 
 Logits = Callable[[Any, Any], Any]  # (model, tokenizer) -> (tokens, vocabulary), float32
 
@@ -22,9 +22,8 @@ def load(folder: Path, dtype: str, tokenizer: Any, logits: Logits, *, merge: boo
     float32, and `rounding`, what `dtype` then changes. Raises EftError where merging changed the answers.
     """
     import torch
-    from peft import PeftModel
 
-    model = PeftModel.from_pretrained(load_model(adapter_base(folder), "float32"), str(folder))
+    model = with_adapter(load_model(adapter_base(folder), "float32"), folder)
     model.eval()
     apart = logits(model, tokenizer)
     counts: dict[str, Any] = {"adapter_difference": 0.0}
@@ -60,10 +59,9 @@ def compare(out: Path, folder: Path, dtype: str, tokenizer: Any, logits: Logits,
     """The largest difference between `expected` and the logits of the copy in `out` on the base of `folder`. Raises EftError
     where they are others."""
     import torch
-    from peft import PeftModel
 
     base = load_model(adapter_base(folder), "float32")
-    model = cast(PeftModel.from_pretrained(base, str(out)), getattr(torch, dtype))
+    model = cast(with_adapter(base, out), getattr(torch, dtype))
     difference = (logits(model, tokenizer) - expected).abs().max().item()
     if not difference <= 1e-4 * max(1.0, expected.abs().max().item()):
         raise EftError("the exported adapter does not answer like the checkpoint", where=out,

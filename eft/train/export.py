@@ -15,6 +15,7 @@ is written or uploaded that `eft gate` has not committed.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -24,9 +25,10 @@ from pydantic import Field
 
 from eft import __version__, hub, manifest
 from eft.config import StageConfig
-from eft.errors import EftError, UsageError
+from eft.errors import EftError, UsageError, nearest
 from eft.models.load import ADAPTER, adapter_base, load_model, locate
 
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 PROBE = "def solve(values):\n    best = None\n    for value in values:\n        if best is None or value > best:\n"
 
 
@@ -101,6 +103,10 @@ def check(config: Config, name: str, adapter: bool) -> None:
     from eft.train.card import metrics
 
     config.out()
+    if config.dtype not in DTYPES:
+        raise UsageError(f"unknown dtype '{config.dtype}'", way_out=nearest(config.dtype, DTYPES))
+    if not re.fullmatch(r"\d+(\.\d+)?(KB|MB|GB|TB)", config.shard):
+        raise UsageError(f"'{config.shard}' is no size", where="shard", way_out="5GB, 500MB")
     if config.adapter == "keep" and not adapter:
         raise UsageError("this checkpoint is no adapter", where=config.checkpoint, way_out="leave out --adapter keep")
     if config.adapter == "keep" and config.push_to_hub and not _hub_base(config, name):
@@ -109,6 +115,11 @@ def check(config: Config, name: str, adapter: bool) -> None:
                          way_out="give --base-model ORG/NAME, or push the merged model")  # fmt: skip
     if config.evaluation is not None:
         metrics(config.path(config.evaluation))
+    if adapter:
+        from eft.models.load import skeleton
+        from eft.train import checks
+
+        checks.adapter(Path(name), skeleton(name))
 
 
 def _hub_base(config: Config, name: str) -> str:
@@ -224,7 +235,7 @@ def require_gate(file: Path, place: str) -> None:
         raise EftError("this is not a decision of 'eft gate'", where=file, why=repr(e)) from None
     if verdict != "COMMIT":
         raise EftError("the gate did not commit this model: it is not exported", where=file,
-                       why=f"{verdict}: mean advantage {100 * float(decision.get('mean', 0)):+.2f} points on "
+                       why=f"{verdict}: mean advantage {100 * float(decision.get('mean') or 0):+.2f} points on "
                        f"{decision.get('used', 0)} items")  # fmt: skip
     if gated != (found := fingerprint(place)):
         raise EftError("the gate decided about other weights", where=file,

@@ -63,6 +63,28 @@ def test_an_adapter_is_merged(here, root: Path) -> None:
     assert any(not p.equal(base.get_parameter(n)) for n, p in plain.named_parameters())
 
 
+def test_adapters_that_are_broken_or_on_another_base(here, root: Path) -> None:
+    here("sft", steps=1, lora={"rank": 2}, eval_rows=0, watch={"rows": 0})
+    file, base = root / "sft/final/adapter_model.safetensors", root / "sft/final/base.json"
+    whole, noted = file.read_bytes(), base.read_text()
+    base.write_text(json.dumps({"base": "random:qwen3_5"}))
+    with pytest.raises(EftError, match="belongs on another base"):
+        exported(root, "sft/final")
+    base.write_text(noted)
+    file.write_bytes(whole[:-100])
+    with pytest.raises(EftError, match="the adapter cannot be loaded onto its base"):
+        exported(root, "sft/final")
+    with pytest.raises(EftError, match="the adapter cannot be loaded onto its base"):
+        load.load_model(str(root / "sft/final"))
+    assert not (root / "exported").exists()
+
+
+@pytest.mark.parametrize("changes", [{"dtype": "fp32"}, {"dtype": "int8"}, {"shard": "many"}, {"shard": "5 GiB"}])
+def test_sizes_and_types_that_are_none(changes: dict, root: Path) -> None:
+    with pytest.raises(UsageError):
+        exported(root, "random:qwen3", **changes)
+
+
 def test_an_untouched_model_can_be_exported_as_a_control(root: Path) -> None:
     out = exported(root, "random:qwen3")
     assert "untouched" in (out / "README.md").read_text() and (out / "chat_template.jinja").exists()
