@@ -123,6 +123,8 @@ def tasks(section: Section, *, root: Path, out: Path) -> list[Task]:
         "root": str(root.resolve()),
     }
     measured = {k: v for k, v in options.items() if k not in ("device", "threads", "batch_tokens", "timeout_s")}
+    if section.fitness:
+        measured["fitness_print"] = merge_score.printed(section.fitness, root)
     named = {k: experts.to_json()[k] for k in ("base_print", "prints")}
     key = hashlib.sha256(json.dumps([named, measured, about["rows"], __version__], sort_keys=True).encode()).hexdigest()[:12]
     work = out / f"{key}.work"

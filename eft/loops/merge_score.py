@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from eft import manifest
 from eft.errors import EftError, UsageError
 from eft.gate.evidence import append, canonical, locked
 from eft.loops import merge_rows
@@ -159,6 +160,14 @@ def function(name: str, root: Path) -> Callable[..., Any]:
     if not callable(found):
         raise UsageError("the fitness function cannot be called", where=name)
     return found
+
+
+def printed(name: str, root: Path) -> str:
+    """The hash of the file that the function `module:function` stands in (what it imports is not looked at); "" where
+    there is no file. Raises UsageError where there is no such function."""
+    function(name, root)
+    file = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
+    return manifest.file_hash(Path(file)) if file and Path(file).is_file() else ""
 
 
 def read_plan(work: Path) -> dict[str, Any]:

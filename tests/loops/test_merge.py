@@ -570,6 +570,11 @@ def test_tasks_change_with_what_they_measure_and_only_then(made: Any, tmp_path: 
     assert again.folder == one.folder and (one.folder / "evaluator.py").stat().st_mtime_ns == stamp
     for change in ({"auc_weight": 0.2}, {"search_rows": 12}, {"seed": 3}, {"experts": {"a": "a", "b": "b"}}):
         assert merge.tasks(section(options, **change), root=root, out=tmp_path)[0].folder != one.folder
+    told = set()
+    for value in (1, 2, 2):  # somebody's own fitness, changed once: its scores are others
+        (root / "changing.py").write_text(f"def fit(model, tokenizer, rows):\n    return {value}\n")
+        told.add(merge.tasks(section(options, fitness="changing:fit"), root=root, out=tmp_path)[0].folder)
+    assert len(told) == 2
     assert one.name == "merge/experts" and one.language == "yaml" and one.has_hidden and one.isolation == "isolated"
     assert parse(one.seed(), ALIASES, layers=2, full=False).method == "linear"
 
