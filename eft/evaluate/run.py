@@ -66,9 +66,11 @@ def say(text: str) -> None:
 
 
 def inputs(config: Config) -> list[Path]:
-    """The models and the tasks. Raises UsageError where the options name none that exist."""
+    """The models, the policies and the tasks. Raises UsageError where the options name none that exist."""
     models = [Path(locate(m.model, config.root)) for m in config.mutators.values() if m.model and not m.servers]
-    return [m for m in models if m.is_dir()] + [t.folder for t in plans.chosen_tasks(config).values()]
+    models = [m for m in models if m.is_dir()]
+    policies = [config.path(m.policy) for m in config.mutators.values() if m.policy]
+    return models + policies + [t.folder for t in plans.chosen_tasks(config).values()]
 
 
 def discard(config: Config) -> None:

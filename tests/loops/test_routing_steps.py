@@ -326,3 +326,12 @@ def test_the_gateway_hands_a_policy_s_failure_on(tmp_path: Path) -> None:
     ):
         with pytest.raises(EftError, match="must return a name"):
             client.chat(messages)
+
+
+def test_an_evaluation_depends_on_the_text_of_its_policies(tmp_path: Path) -> None:
+    from eft.evaluate import run
+
+    (tmp_path / "policy.py").write_text("def route(state):\n    return 'ast'\n")
+    mutators = {"ast": {"kind": "ast"}, "both": {"kind": "routed", "policy": "policy.py", "among": ["ast"]}}
+    config = run.Config(root=tmp_path, tasks=["control/pid"], mutators=mutators)
+    assert tmp_path / "policy.py" in run.inputs(config)
