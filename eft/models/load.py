@@ -107,17 +107,20 @@ def load_model(name: str, dtype: str = "float32", attention: str | None = None, 
 
     target = getattr(torch, dtype)
     options = {"attn_implementation": attention} if attention else {}
-    with quiet():
-        if bits:
-            model = _quantized(name, target, options, bits)
-        elif name.startswith(RANDOM):
-            model = _random(name.removeprefix(RANDOM), target, options)
-        elif name == EMBEDDED:
-            model = _embedded(target, options)
-        elif (Path(name) / ADAPTER).is_file():
-            model = _merged(Path(name), target, options)
-        else:
-            model = _pretrained(name, target, options)
+    try:
+        with quiet():
+            if bits:
+                model = _quantized(name, target, options, bits)
+            elif name.startswith(RANDOM):
+                model = _random(name.removeprefix(RANDOM), target, options)
+            elif name == EMBEDDED:
+                model = _embedded(target, options)
+            elif (Path(name) / ADAPTER).is_file():
+                model = _merged(Path(name), target, options)
+            else:
+                model = _pretrained(name, target, options)
+    except (ImportError, ValueError) as e:  # an attention kernel that does not exist, or is not installed
+        raise _unloadable(name, e) from None
     model.name_or_path = model.config.name_or_path = name
     _freeze_vision(model)
     return model

@@ -66,6 +66,21 @@ OURS = {
     "remove_unused_columns": "",
     "shuffle_dataset": "",
     "model_init_kwargs": "model",
+    "warmup_ratio": "warmup",
+    "eval_steps": "watch",
+    "eval_on_start": "eval_rows",
+    "chat_template_path": "template",
+    "eos_token": "",
+    "pad_token": "",
+    "precompute_ref_log_probs": "",
+    "use_liger_kernel": "",  # it replaces the loss
+    "accelerator_config": "launch",  # it may split the batches
+    "auto_find_batch_size": "micro_batch",
+    # without them a resumed training is another one, or ends with other weights than its last
+    "save_only_model": "",
+    "ignore_data_skip": "",
+    "load_best_model_at_end": "",
+    "push_to_hub": "",  # eft export does
 }
 
 
@@ -145,8 +160,8 @@ def accepted() -> Iterator[None]:
     UsageError."""
     try:
         yield
-    except (ValueError, TypeError) as e:
-        why = str(e).strip().splitlines()[0]
+    except (ValueError, TypeError, ImportError) as e:
+        why = (str(e).strip() or type(e).__name__).splitlines()[0]
         raise UsageError("this training cannot be set up", why=why, way_out="correct the recipe") from e
 
 

@@ -255,7 +255,11 @@ def test_targets_that_match_nothing(targets, words: str, here, monkeypatch: pyte
     assert words in str(e.value)
 
 
-@pytest.mark.parametrize("key", ["packing", "padding_free", "completion_only_loss", "average_tokens_across_devices"])
+@pytest.mark.parametrize(
+    "key",
+    ["packing", "padding_free", "completion_only_loss", "average_tokens_across_devices", "warmup_ratio", "eval_steps",
+     "save_only_model", "ignore_data_skip", "load_best_model_at_end", "accelerator_config", "chat_template_path"],
+)  # fmt: skip
 def test_what_eft_decides_is_not_given_to_trl(key: str, here) -> None:
     with pytest.raises(UsageError, match="is decided by eft"):
         here("sft", trainer={key: True})

@@ -85,6 +85,8 @@ def test_checkpoints_of_another_training_are_not_continued(here, monkeypatch: py
         ("sft", {"trainer": {"learning_rate": 1}}, "set `learning_rate`"),
         ("sft", {"model": "sft/final"}, "run 'eft sft' first"),
         ("sft", {"schedule": "cosin"}, "cosin"),
+        ("sft", {"attention": "flsh"}, "flsh"),
+        ("sft", {"trainer": {"use_liger_kernel": True}}, "is decided by eft"),
         ("kto", {"micro_batch": 1}, "KTO needs micro_batch ≥ 2"),
         ("kto", {"dataset": "build/sft"}, "missing columns: label"),
     ],
