@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,7 +26,7 @@ from eft import manifest
 from eft.errors import EftError
 from eft.loops.merge_recipe import Recipe, RecipeError, parse
 from eft.loops.merge_score import Results, read_plan
-from eft.loops.merge_worker import STATE
+from eft.loops.merge_worker import SOCKETS, STATE
 from eft.records import Validity
 from eft.resources import PACKAGE
 from eft.tasks import scoring
@@ -94,12 +95,21 @@ def _state(work: Path) -> dict[str, Any] | None:
         return None
 
 
+def _sweep(work: Path) -> None:
+    """Remove the socket that a killed worker has left, with its folder."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        folder = Path(json.loads((work / STATE).read_text(encoding="utf-8"))["socket"]).parent
+        if folder.name.startswith(SOCKETS):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 class Keeper:
     """Keeps one worker running until it is closed."""
 
     def __init__(self, work: Path) -> None:
         """Raises EftError where it cannot start: what was wrong, in one message."""
         self.work, self._closing, self._deaths, self._owner = work, threading.Event(), 0, os.getpid()
+        _sweep(work)
         with contextlib.suppress(FileNotFoundError):
             (work / STATE).unlink()
         self.process = _start(work)
@@ -130,6 +140,7 @@ class Keeper:
                 if self._deaths >= DEATHS:
                     raise EftError("the merge's worker died again and again", where=self.work / LOG, why=reason)
                 print(f"merge: {reason}; starting it again", file=sys.stderr, flush=True)
+                _sweep(self.work)
                 self.process = _start(self.work)
                 _ready(self.work, self.process)
             except (EftError, OSError) as e:

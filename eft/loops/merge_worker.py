@@ -28,6 +28,7 @@ from eft.loops.merge_recipe import RecipeError, parse
 from eft.loops.merge_score import Results, Scorer, TooSlow, read_plan
 
 STATE = "worker.json"
+SOCKETS = "eft-merge-"  # what the private folders of sockets are called, and then at random
 BEAT_S = 2.0
 LONGEST = 1 << 20  # bytes of a request
 
@@ -97,7 +98,7 @@ def serve(work: Path, parent: int) -> None:
     """Load, listen, and tell so in WORK/worker.json; until the parent is gone."""
     worker = Worker(work)
     # not in $TMPDIR, which is deep below a search's folder: the path of a socket has at most 107 bytes
-    folder = Path(tempfile.mkdtemp(prefix="eft-merge-", dir="/tmp" if os.access("/tmp", os.W_OK) else None))
+    folder = Path(tempfile.mkdtemp(prefix=SOCKETS, dir="/tmp" if os.access("/tmp", os.W_OK) else None))
     try:
         with Server(str(folder / "s"), Handler) as server:
             server.worker = worker

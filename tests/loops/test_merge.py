@@ -260,6 +260,7 @@ def test_a_killed_worker_is_started_again_and_nobody_notices(ran: Any) -> None:
     assert found and found[0].validity is Validity.VALID
     second = json.loads((work / "worker.json").read_text())
     assert second["pid"] != first["pid"]
+    assert Path(second["socket"]).exists() and not Path(first["socket"]).parent.exists()
     with pytest.raises(EftError, match="is evaluating this merge"), merge_client.keeping(work):
         pass
 
