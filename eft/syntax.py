@@ -29,7 +29,7 @@ def changes_syntax(parent: str, child: str, language: str = "python") -> bool:
         return parent != child
 
 
-def parse_python(code: str) -> ast.Module | None:
+def parse_python(code: str | bytes) -> ast.Module | None:
     """The syntax tree of `code`, None where it has none. Never raises, never warns."""
     for _ in range(TRIES):
         try:

@@ -26,6 +26,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from eft.errors import EftError, UsageError, nearest
+from eft.syntax import parse_python
 
 SHIPPED = Path(__file__).parent
 LANGUAGES = {
@@ -134,9 +135,8 @@ def load_task(folder: Path | str) -> Task:
 
 def _takes_hidden(evaluator: Path) -> bool:
     """Has `evaluate` a parameter `hidden`? Read from the text: a foreign evaluator is never imported here."""
-    try:
-        tree = ast.parse(evaluator.read_bytes())
-    except (SyntaxError, ValueError):  # said when it is used
+    tree = parse_python(evaluator.read_bytes())
+    if tree is None:  # said when it is used
         return False
     functions = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "evaluate"]
     return any(a.arg == "hidden" for f in functions for a in (*f.args.args, *f.args.kwonlyargs))

@@ -317,7 +317,11 @@ LOOKS = {
 """,
     "/proc": """
     import os
-    for pid in os.listdir("/proc") if os.path.isdir("/proc") else []:
+    try:
+        found = os.listdir("/proc")
+    except OSError:  # not there, or forbidden
+        found = []
+    for pid in found:
         if pid.isdigit() and int(pid) != os.getpid():
             try:
                 with open(f"/proc/{pid}/mem", "rb") as f:
