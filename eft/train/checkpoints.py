@@ -29,8 +29,11 @@ FREE = {
 def identity(config: TrainConfig, asked: Asked) -> dict[str, Any]:
     """What decides a training's result: two runs with the same identity are one training."""
     values = {k: v for k, v in config.model_dump(mode="json").items() if k not in FREE}
+    stage = config.path(config.model).parent
+    made = (stage / manifest.NAME).is_file()  # another folder's times may change while its weights do not
     return {
         **values,
+        "weights": manifest.fingerprint(stage) if made else None,
         "launch": f"{asked.kind}{'' if asked.stage is None else asked.stage} x {asked.ranks}",
         "data": manifest.fingerprint(config.file("train")),
     }

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from eft import manifest
 from eft.errors import EftError
-from eft.train import checkpoints
+from eft.train import checkpoints, sft
+from eft.train.asked import Asked
 
 IDENTITY = {"learning_rate": 1e-3, "launch": "none x 1"}
 
@@ -50,3 +52,18 @@ def test_another_trainings_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EftError, match="of another training") as e:
         checkpoints.resume_point(tmp_path, {**IDENTITY, "learning_rate": 2e-3})
     assert "learning_rate: 0.001 → 0.002" in str(e.value)
+
+
+def test_a_model_that_was_made_again_is_another_training(tmp_path: Path) -> None:
+    """An adapter's checkpoint holds no weights of its base: on another base it would go on in silence."""
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "train.parquet").write_bytes(b"rows")
+    stage = tmp_path / "sft"
+    (stage / "final").mkdir(parents=True)
+    recipe = sft.Config(root=tmp_path, dataset=Path("rows"), model="sft/final", output=Path("out"))
+    seen = []
+    for weights in (b"first", b"second"):
+        (stage / "final" / "model.safetensors").write_bytes(weights)
+        manifest.write(stage, "sft", {}, [], [stage / "final" / "model.safetensors"], {}, 0.0)
+        seen.append(checkpoints.identity(recipe, Asked("cpu")))
+    assert seen[0] != seen[1] and checkpoints.identity(recipe, Asked("cpu")) == seen[1]
