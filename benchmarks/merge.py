@@ -72,7 +72,7 @@ def prepare(out: Path) -> dict:
         stage("clean", output=place / "clean", source=place / "label", tokenizer=TINY, max_tokens=1024, suite="standard")
         stage("build", output=place / "build", source=place / "clean", validation=0.1 if domains is None else 0.2, kto=False)
         more = {"steps": 600, "learning_rate": 3e-3, "model": TINY} if domains is None else {
-            "steps": 300, "learning_rate": 3e-3, "model": out / "experts/all/sft/final", "lora": {"rank": 16, "alpha": 32}}  # fmt: skip
+            "steps": 100, "learning_rate": 3e-3, "model": out / "experts/all/sft/final", "lora": {"rank": 16, "alpha": 32}}  # fmt: skip
         stage("sft", output=place / "sft", dataset=place / "build/sft", **TRAIN, **more)
     return {
         "base": str(out / "experts/all/sft/final"),
