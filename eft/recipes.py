@@ -13,6 +13,7 @@ ROOT/configs/VERB.yaml, so that every stage of a run can be repeated by itself:
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -122,7 +123,9 @@ def run(config: Config) -> dict[str, Any]:
         file = files[verb]
         print(f"\n[{number}/{len(chosen)}] eft {verb} --config {file}", file=sys.stderr, flush=True)
         started = time.time()
-        done = subprocess.run([sys.executable, "-m", "eft.cli", verb, "--config", str(file)])
+        # SIGTERM: a training saves, an evaluation ends its servers
+        done = subprocess.run([sys.executable, "-m", "eft.cli", verb, "--config", str(file)],
+                              preexec_fn=lambda: stages.with_parent(signal.SIGTERM))  # fmt: skip
         if done.returncode:
             failed = StageFailed(f"'eft {verb}' failed (exit code {done.returncode})", where=file,
                                  way_out="what was finished is kept; mend the cause and run the same command again",

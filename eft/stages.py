@@ -59,11 +59,11 @@ def execute(verb: str, config: configs.StageConfig, *, force: bool = False) -> d
     return {**done, "skipped": False}
 
 
-def _with_parent() -> None:
-    """Ask Linux to end this process with the one that waits for it: a killed loop leaves no stage behind that goes on
-    writing where the next attempt writes too."""
+def with_parent(number: int = signal.SIGKILL) -> None:
+    """Ask Linux to end this process, by the signal `number`, with the one that waits for it: a killed loop leaves no stage
+    behind that goes on writing where the next attempt writes too."""
     if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
 
 
 def run(verb: str, *, config: Path | None = None, sets: tuple[str, ...] = (), args: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def run(verb: str, *, config: Path | None = None, sets: tuple[str, ...] = (), ar
         command += ["--config", str(config)]
     for item in sets:
         command += ["--set", item]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, preexec_fn=_with_parent)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, preexec_fn=with_parent)
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not lines:
         raise EftError(f"'eft {verb}' failed with exit code {done.returncode}", where=config or " ".join(args))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
 from eft import config as configs
 from eft import recipes, resources, stages
 from eft.errors import UsageError
+
+REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def recipe(tmp_path: Path, **files: dict) -> Path:
@@ -90,3 +96,16 @@ def test_copy_then_list(eft, tmp_path: Path) -> None:
     for name in ("smoke", "zero2.yaml"):
         under = eft("recipes", "copy", name, tmp_path / "mine" / "sft.yaml" / "x")
         assert under.returncode == 2 and "a file is in the way" in under.stderr and "Traceback" not in under.stderr
+
+
+@pytest.mark.integration
+def test_a_killed_recipe_leaves_no_stage_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "eft.cli", "run", "recipes/smoke", "--root", str(tmp_path), "--until", "collect"]
+    recipe = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=REPOSITORY)
+    deadline = time.monotonic() + 60
+    while not (stages := psutil.Process(recipe.pid).children()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1)
+    recipe.kill()
+    recipe.wait()
+    assert stages and not psutil.wait_procs(stages, timeout=60)[1]
