@@ -100,7 +100,7 @@ def test_copy_then_list(eft, tmp_path: Path) -> None:
 
 @pytest.mark.integration
 def test_a_killed_recipe_leaves_no_stage_behind(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "eft.cli", "run", "recipes/smoke", "--root", str(tmp_path), "--until", "collect"]
+    command = [sys.executable, "-m", "eft.cli", "run", "recipes/smollm2_135m", "--root", str(tmp_path), "--until", "collect"]
     recipe = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=REPOSITORY)
     deadline = time.monotonic() + 60
     while not (stages := psutil.Process(recipe.pid).children()) and time.monotonic() < deadline:
@@ -108,4 +108,4 @@ def test_a_killed_recipe_leaves_no_stage_behind(tmp_path: Path) -> None:
     time.sleep(1)
     recipe.kill()
     recipe.wait()
-    assert stages and not psutil.wait_procs(stages, timeout=60)[1]
+    assert stages and not psutil.wait_procs(stages, timeout=30)[1], "it searches for minutes"
