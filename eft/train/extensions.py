@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import hashlib
 import os
 import sys
 from pathlib import Path
@@ -21,14 +22,12 @@ from eft import manifest, resources
 def build() -> None:
     """Build and load the extension, before DeepSpeed would. Call it in every rank, with DS_ACCELERATOR=cpu set.
 
-    Raises EftError where the folder cannot be written. Where no compiler is found it does nothing: DeepSpeed then
+    Raises EftError where the folder (see `place`) cannot be written. Where no compiler is found it does nothing: DeepSpeed then
     communicates through gloo alone.
     """
     import torch
 
-    given = os.environ.get("TORCH_EXTENSIONS_DIR")
-    kind = f"py{sys.version_info.major}{sys.version_info.minor}-torch{torch.__version__}"
-    folder = Path(given) / "eft" if given else resources.cache() / "extensions" / kind
+    folder = place(torch.__version__)
     with manifest.clear_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / ".lock", "w")
@@ -43,3 +42,12 @@ def build() -> None:
         builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
         if builder is not None and deepspeed.ops.__compatible_ops__.get(builder.NAME, False):
             builder.load()
+
+
+def place(torch_version: str) -> Path:
+    """Where it is built: below $TORCH_EXTENSIONS_DIR if that is set, else in eft's cache. One folder for each environment:
+    the compiler's command names its header files, so two that share one would build it anew in turns."""
+    given = os.environ.get("TORCH_EXTENSIONS_DIR")
+    environment = hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]
+    kind = f"py{sys.version_info.major}{sys.version_info.minor}-torch{torch_version}-{environment}"
+    return Path(given) / "eft" if given else resources.cache() / "extensions" / kind

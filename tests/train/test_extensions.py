@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from eft import resources
+from eft.train import extensions
 
 pytestmark = [pytest.mark.multirank, pytest.mark.integration]
 ENV = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
@@ -22,8 +22,7 @@ BUILD = "from eft.train import extensions; extensions.build(); print('built')"
 def test_a_lock_that_a_dead_process_left_is_not_waited_for() -> None:
     """In the folder of all launches, whose extension the other tests build too: a second build would take a minute."""
     assert built(ENV).returncode == 0
-    kind = f"py{sys.version_info.major}{sys.version_info.minor}-torch{version('torch')}"
-    left = resources.cache() / "extensions" / kind / "deepspeed_shm_comm" / "lock"
+    left = extensions.place(version("torch")) / "deepspeed_shm_comm" / "lock"
     if not left.parent.is_dir():
         pytest.skip("there is no C++ compiler here, so DeepSpeed builds nothing")
     left.touch()
