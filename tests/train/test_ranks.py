@@ -141,9 +141,9 @@ def test_killed_ranks_continue_exactly(launched: dict[str, Path], root: Path) ->
     whole, common = launched[name], {"launch": name, "micro_batch": 2, "keep_finished": True}
     sft = training.recipe(root, "sft", **common)
     kto = training.recipe(root, "kto", **common, model="sft/final")
-    assert training.accelerate(name, "killed", "sft", "4", sft).returncode != 0
+    assert training.accelerate(name, "killed_ranks", "sft", "4", sft).returncode != 0
     assert not (root / "sft" / "final").exists()
-    done = training.accelerate(name, "killed", "chain", sft, kto)
+    done = training.accelerate(name, "killed_ranks", "chain", sft, kto)
     assert done.returncode != 0 and "continuing from" in done.stderr, done.stderr[-3000:]
     assert losses(root, "sft") == losses(whole, "sft")
     assert training.largest_difference(whole / "sft" / "final", root / "sft" / "final") == 0.0
@@ -168,6 +168,6 @@ def test_every_killed_training_continues_exactly(name: str, verb: str, step: int
     recipes = [training.recipe(place, verb, **common) for place in (whole, root)]
     undisturbed = training.accelerate(name, f"eft.train.{verb}", recipes[0])
     assert undisturbed.returncode == 0, undisturbed.stderr[-3000:]
-    assert training.accelerate(name, "killed", verb, str(step), recipes[1]).returncode != 0
+    assert training.accelerate(name, "killed_ranks", verb, str(step), recipes[1]).returncode != 0
     assert not (root / verb / "final").exists()
     continues(root, whole, verb, name)

@@ -1,8 +1,8 @@
 """Trainings that end as clusters end them.
 
-python -m killed VERB STEP RECIPE.yaml    all ranks die of SIGKILL right after the checkpoint of STEP, torn files of a
+python -m killed_ranks VERB STEP RECIPE.yaml    all ranks die of SIGKILL right after the checkpoint of STEP, torn files of a
                                           later one lying about
-python -m killed chain SFT.yaml KTO.yaml  SFT to its end; KTO: at step 1 the last rank alone gets SIGTERM, which must
+python -m killed_ranks chain SFT.yaml KTO.yaml  SFT to its end; KTO: at step 1 the last rank alone gets SIGTERM, which must
                                           save step 1 on all; KTO again, killed like above after step 2
 """
 
