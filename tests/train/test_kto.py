@@ -30,13 +30,13 @@ def rows() -> list[dict]:
 
 
 def models(name: str) -> tuple[Any, Any]:
-    """(policy, reference): the policy is some way off."""
+    """(policy, reference), some way apart. The policy finds the rows likelier, so that the KL term is above zero."""
     from eft.models.load import load_model
 
     policy, other = load_model(name), load_model(name)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for p in policy.parameters():
+        for p in other.parameters():
             p += 0.02 * torch.randn(p.shape, generator=generator)
     return policy, other
 
@@ -99,6 +99,7 @@ def test_every_row_is_trls(name: str, share: bool, checkpointing: bool, rows: li
     assert mine.share == share and mine.ref_model is None
     if checkpointing:
         copy.gradient_checkpointing_enable()
+    divergences = []
     for start in range(0, len(rows), MICRO):
         theirs = batch_of(mine, start)  # that ids and pairs are TRL's is shown in test_data.py
         expected = trl.compute_ref_log_probs(policy, theirs)
@@ -117,10 +118,12 @@ def test_every_row_is_trls(name: str, share: bool, checkpointing: bool, rows: li
         metrics = mine._averages("train", mine._sums.pop("train").tolist())
         for key in ("kl", "rewards/chosen", "rewards/rejected", "rewards/margins", "logps/chosen", "logps/rejected"):
             assert metrics[key] == pytest.approx(trl._metrics["train"][key][0], abs=1e-4), key
+        divergences.append(metrics["kl"])
         a, b = gradients(policy), gradients(copy)
         assert a.keys() == b.keys()
         for key in a:
             torch.testing.assert_close(a[key], b[key], atol=1e-5, rtol=1e-4)
+    assert max(divergences) > 0.1, "the KL term matters"
 
 
 def test_nothing_of_a_batch_can_be_rounded(rows: list[dict]) -> None:
