@@ -159,9 +159,9 @@ class Watch:
         return [json.loads(line) for line in whole.splitlines() if line.strip()]
 
     async def until_gone(self, controller: Any) -> None:
-        """Look twice a second; ask `controller()` to stop once the mutator is gone."""
+        """Look five times a second; ask `controller()` to stop once the mutator is gone."""
         while True:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.2)
             if self.look() and controller() is not None:
                 controller().request_shutdown()
                 return

@@ -117,7 +117,7 @@ def test_best_of_n_asks_what_the_first_iteration_asks(spec, tmp_path) -> None:
 
 def test_an_unreachable_server_fails_its_search_and_no_other(spec, tmp_path) -> None:
     dead = Upstream("http://127.0.0.1:9/v1", "none", retries=0)
-    specs = [spec("dead", mutator="dead", iterations=40), spec("dead-samples", mutator="dead", scaffold="best_of_n"),
+    specs = [spec("dead", mutator="dead", iterations=1000), spec("dead-samples", mutator="dead", scaffold="best_of_n"),
              spec("short", mutator="dead", iterations=2), spec("good", mutator="clumsy")]  # fmt: skip
     with behind_gateway(tmp_path / "journal", specs, dead=dead, clumsy=lambda search: Clumsy()) as ready:
         outcomes = executor.run_all(ready, workers=4, quiet=True)
@@ -126,7 +126,7 @@ def test_an_unreachable_server_fails_its_search_and_no_other(spec, tmp_path) -> 
         assert "does not answer" in o.error and "502" in o.error and "Traceback" not in o.error
     assert "2 of 2 requests had no answer" in outcomes[2].error
     assert not (specs[0].folder / RESULT).exists()
-    assert len(replies(tmp_path / "journal", "dead")) < 40  # it gave up early
+    assert len(replies(tmp_path / "journal", "dead")) < 1000  # it gave up early: it looks a few times a second
 
 
 def test_a_mutator_that_never_yields_an_edit_leaves_the_seed(spec, tmp_path) -> None:
