@@ -35,11 +35,11 @@ def path(kind: str, name: str) -> Path:
     Raises UsageError with the nearest shipped name where there is none.
     """
     given = Path(name).expanduser()
-    if given.exists():
+    if given.is_file() or given.is_dir() and kind == "recipes":  # only recipes are folders
         return given.resolve()
     short = name.removeprefix(f"{kind}/")
     for folder in _folders(kind):
         for candidate in (folder / short, folder / f"{short}.yaml"):
-            if candidate.exists():
+            if candidate.is_file() or candidate.is_dir() and kind == "recipes":
                 return candidate
     raise UsageError(f"there is no {kind.rstrip('s').replace('_', ' ')} '{name}'", way_out=nearest(Path(name).stem, names(kind)))

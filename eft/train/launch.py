@@ -47,6 +47,7 @@ def start(verb: str, config: TrainConfig) -> Path:
     """
     began = time.time()
     config.check()
+    env_number("OMP_NUM_THREADS")  # before anything is started
     file, asked = choose(config)
     out = config.out()
     several = machines(file)
@@ -187,6 +188,15 @@ def environment(ranks: int) -> dict[str, str]:
     return env
 
 
+def env_number(name: str) -> int:
+    """The whole number in the environment variable `name`; 1 where it is not set or empty. OMP_NUM_THREADS may be a list,
+    whose first number is meant (OpenMP 5.2, 21.2.1). Raises UsageError for anything else."""
+    value = os.environ.get(name, "").split(",")[0].strip() or "1"
+    if not value.isdecimal() or int(value) < 1:
+        raise UsageError(f"{name} is not a number", where="the environment", why=repr(os.environ[name]), way_out=f"unset {name}")
+    return int(value)
+
+
 def as_rank(verb: str, model: type[TrainConfig], train: Callable[[Any, Asked], Any], argv: list[str]) -> None:
     """Be one launched rank: read the recipe, train, and on an EftError leave one message and its exit code."""
     _die_with_parent()
@@ -225,15 +235,15 @@ def launched() -> Asked:
         kind = "deepspeed"
     elif env.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
         kind = "fsdp"
-    elif int(env.get("WORLD_SIZE", "1")) > 1:
+    elif env_number("WORLD_SIZE") > 1:
         kind = "ddp"
     stage = env.get("ACCELERATE_DEEPSPEED_ZERO_STAGE")
     told = Asked(
         "environment",
         kind,
-        int(env.get("WORLD_SIZE", "1")),
+        env_number("WORLD_SIZE"),
         int(stage) if kind == "deepspeed" and stage else None,
-        sequence=int(env.get("PARALLELISM_CONFIG_SP_SIZE", "1")),
+        sequence=env_number("PARALLELISM_CONFIG_SP_SIZE"),
     )
     try:
         line = psutil.Process().parent().cmdline()
@@ -271,7 +281,7 @@ def launched() -> Asked:
 def foresee(asked: Asked) -> None:
     """Raise EftError for a launch that the environment already shows to be another than asked for: in an instant,
     before every rank imports torch. What remains is up to `prove`."""
-    started = int(os.environ.get("WORLD_SIZE", "1"))
+    started = env_number("WORLD_SIZE")
     differences = []
     if started != asked.ranks:
         differences.append(f"{asked.ranks} ranks were asked for, {started} {'was' if started == 1 else 'were'} started")

@@ -77,7 +77,7 @@ def join(verb: str, config: TrainConfig, asked: Asked, args: Any) -> Run | None:
 
     started = time.time()
     if args.use_cpu:
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        torch.set_num_threads(launch.env_number("OMP_NUM_THREADS"))
     launch.prove(asked, args)
     if config.precision == "bf16_weights" and asked.kind in ("deepspeed", "fsdp"):
         raise UsageError(

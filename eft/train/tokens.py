@@ -18,7 +18,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import math
 import os
 import shutil
 import time
@@ -32,6 +31,7 @@ from eft.errors import EftError, UsageError
 COLUMNS = ("id", "task", "prompt", "completion")
 FORMAT = "prompt_format"  # column, where there is one: noted for the model card
 OPTIONAL = (FORMAT, "reasoning", "weight")
+MAX_WEIGHT = 1e6  # beside a mean of 1; what is above is a mistake, and would overflow in float32 sums at some point
 VERSION = 3  # of what is written: another one is another key
 KEPT_DAYS = 14  # tokens of a file that has changed since
 
@@ -229,9 +229,9 @@ def _schema(*, labelled: bool, weighted: bool) -> Any:
 def check_weights(ids: list[str], weights: list[float | None], file: Path) -> None:
     """Raise EftError, naming the row, where a weight is no positive number."""
     for name, weight in zip(ids, weights, strict=True):
-        if weight is None or not math.isfinite(weight) or weight <= 0:
+        if weight is None or not 0 < weight <= MAX_WEIGHT:  # not a number compares as neither
             raise EftError(
-                "the weight of a row must be a positive number",
+                f"the weight of a row must be above 0, and at most {MAX_WEIGHT:g}",
                 where=f"{file}, row {name}",
                 why=f"it is {weight}",
                 way_out="run 'eft build --sft-weights gain' again, or set `weights: false`",

@@ -152,3 +152,23 @@ def test_dry_run_shows_the_config_without_torch(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0 and "global_batch: 128" in done.stdout, done.stderr
     assert [f.name for f in (tmp_path / "out").iterdir()] == ["config.yaml"]
+
+
+def test_numbers_of_the_environment_are_read_or_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, number in (("4,2", 4), ("3", 3), ("", 1), (None, 1)):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        if value is not None:
+            monkeypatch.setenv("OMP_NUM_THREADS", value)
+        assert launch.env_number("OMP_NUM_THREADS") == number
+    for value in ("two", "0", "-1"):
+        monkeypatch.setenv("WORLD_SIZE", value)
+        with pytest.raises(UsageError, match="WORLD_SIZE is not a number") as e:
+            launch.launched()
+        assert value in str(e.value)
+
+
+def test_a_folder_is_no_launch_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cpu").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert resources.path("accelerate_configs", "cpu").name == "cpu.yaml"
+    assert resources.path("recipes", "smoke").is_dir()
