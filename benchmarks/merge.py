@@ -28,11 +28,9 @@ from eft.search.spec import RESULT, SearchResult
 from eft.tasks.suite import load_suite
 from eft.tasks.task import find_task
 
-EXPERTS = {
-    "mathematics": ("mathematics", "numerics"),
-    "nature": ("physics", "simulators"),
-    "heuristics": ("heuristics", "packing", "scheduling", "strings", "structures", "systems"),
-}
+# The base learns from domains that no expert is made of: what the experts know is then new to it, and they differ.
+BASE = {"general": ("heuristics", "packing", "scheduling", "strings", "structures", "systems")}
+EXPERTS = {"mathematics": ("mathematics",), "numerics": ("numerics",), "nature": ("physics", "simulators")}
 TINY = "random:qwen3"
 TRAIN = {"launch": "cpu", "precision": "fp32", "global_batch": 4, "micro_batch": 4, "max_tokens": 1024, "eval_rows": 8,
          "activation_checkpointing": False, "save_every": 50, "schedule": "cosine"}  # fmt: skip
@@ -61,21 +59,20 @@ def prepare(out: Path) -> dict:
         stage("harvest", output=out / role / "harvest", runs=[str(out / role / "runs")])
         stage("label", output=out / role / "label", source=out / role / "harvest")
     record(out, "train", 2, 40, 8)
-    names = load_suite("standard").train
-    for expert, domains in {"all": None, **EXPERTS}.items():
-        mine = [find_task(n) for n in names]
-        mine = [t for t in mine if domains is None or t.domain in domains]
+    names, base = load_suite("standard").train, out / "experts" / next(iter(BASE)) / "sft/final"
+    for expert, domains in {**BASE, **EXPERTS}.items():
+        mine = [t for t in map(find_task, names) if t.domain in domains]
         runs = sorted(f for t in mine for f in (out / "train/runs").glob(f"{t.name.replace('/', '-')}-diff-s*"))
         place = out / "experts" / expert
         stage("harvest", output=place / "harvest", runs=[str(r) for r in runs])
         stage("label", output=place / "label", source=place / "harvest")
         stage("clean", output=place / "clean", source=place / "label", tokenizer=TINY, max_tokens=1024, suite="standard")
-        stage("build", output=place / "build", source=place / "clean", validation=0.1 if domains is None else 0.2, kto=False)
-        more = {"steps": 600, "learning_rate": 3e-3, "model": TINY} if domains is None else {
-            "steps": 100, "learning_rate": 3e-3, "model": out / "experts/all/sft/final", "lora": {"rank": 16, "alpha": 32}}  # fmt: skip
+        stage("build", output=place / "build", source=place / "clean", validation=0.2, kto=False)
+        more = {"steps": 600, "learning_rate": 3e-3, "model": TINY} if expert in BASE else {
+            "steps": 300, "learning_rate": 3e-3, "model": base, "lora": {"rank": 16, "alpha": 32}}  # fmt: skip
         stage("sft", output=place / "sft", dataset=place / "build/sft", **TRAIN, **more)
     return {
-        "base": str(out / "experts/all/sft/final"),
+        "base": str(base),
         "experts": {e: str(out / "experts" / e / "sft/final") for e in EXPERTS},
         "rows": str(out / "validation/label"),
         "fresh": str(out / "gate/label"),

@@ -2,7 +2,7 @@
 
     python benchmarks/train.py env                          the environment of LLaMA-Factory (once, 3 minutes)
     python benchmarks/train.py prepare                      rows and model (once)
-    python benchmarks/train.py run kto,sft [best,fp32,defaults] [--rounds 3] [--seconds 220]
+    python benchmarks/train.py run kto,sft [best,lean,fp32,defaults] [--rounds 3] [--seconds 220]
     python benchmarks/train.py start [--rounds 3]           from the command to the first step
     python benchmarks/train.py table                        medians and ratios of all that was measured
 
@@ -33,48 +33,38 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = Path(os.environ.get("EFT_BENCHMARK", ROOT / "out" / "benchmarks" / "train"))
 FACTORY = Path(os.environ.get("EFT_LLAMAFACTORY_VENV", ROOT / ".venv-scaffolds" / "llamafactory"))
 RAW = WORK / "raw.jsonl"
-ROWS, BATCH, MICRO, THREADS = 8, 4, 4, 1
+ROWS, BATCH, MICRO, THREADS = 16, 4, 4, 1
 RECORDED = ROOT.parent / "shared" / "data" / "openevolve_runs" / "circle_packing_v0_1"
 CUT = 6  # texts of the recorded run are cut to one sixth: 5,000 tokens a row are too much for a CPU
 MODEL = os.environ.get("EFT_BENCHMARK_MODEL", str(WORK / "model"))
 # Every side's arguments by stage and mode. "best": the fastest of what its documentation offers for one CPU process, found
-# with `run … tune` (candidates below); fp32: the same arithmetic for all; defaults: what a side does when it is told nothing.
+# with `tune` (candidates below); lean: one row a forward pass; fp32: the same arithmetic for all; defaults: what a side does
+# when it is told nothing. micro: rows a forward pass.
+EFT: dict[str, Any] = {"precision": "bf16_weights", "activation_checkpointing": False, "micro": 2}
+TRL: dict[str, Any] = {"bf16": True, "gradient_checkpointing": False, "max_length": None, "micro": 2}
+LLAMA_FACTORY: dict[str, Any] = {"bf16": True, "disable_gradient_checkpointing": True, "flash_attn": "sdpa", "micro": 2}
+ONE, FP32 = {"micro": 1}, {"bf16": False}
 SETTINGS: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "sft": {
-        "best": {
-            "eft": {"precision": "bf16_weights", "attention": "eager", "activation_checkpointing": False},  # fp32 was faster
-            "trl": {"bf16": True, "gradient_checkpointing": False, "max_length": None, "train_sampling_strategy": "group_by_length"},
-            "llamafactory": {"bf16": True, "disable_gradient_checkpointing": True, "flash_attn": "sdpa"},
-        },
-        "fp32": {
-            "eft": {"precision": "fp32", "activation_checkpointing": False},
-            "trl": {"bf16": False, "gradient_checkpointing": False, "max_length": None, "train_sampling_strategy": "group_by_length"},
-            "llamafactory": {"disable_gradient_checkpointing": True, "flash_attn": "sdpa"},
-        },
+        "best": {"eft": EFT, "trl": TRL | ONE, "llamafactory": LLAMA_FACTORY | ONE},
+        "lean": {"eft": EFT | ONE, "trl": TRL | ONE, "llamafactory": LLAMA_FACTORY | ONE},
+        "fp32": {"eft": EFT | {"precision": "fp32"}, "trl": TRL | ONE | FP32, "llamafactory": LLAMA_FACTORY | ONE | FP32},
         "defaults": {"eft": {}, "trl": {}, "llamafactory": {}},
     },
-    "kto": {
-        "best": {
-            "eft": {"precision": "bf16_weights", "attention": "eager", "activation_checkpointing": False},
-            "trl": {"bf16": True, "gradient_checkpointing": False, "max_length": None},
-            "llamafactory": {"bf16": True, "disable_gradient_checkpointing": True, "flash_attn": "sdpa"},
-        },
-        "fp32": {
-            "eft": {"precision": "fp32", "activation_checkpointing": False},
-            "trl": {"bf16": False, "gradient_checkpointing": False, "max_length": None},
-            "llamafactory": {"disable_gradient_checkpointing": True, "flash_attn": "sdpa"},
-        },
+    "kto": {  # pairs of rows at least, for all
+        "best": {"eft": EFT, "trl": TRL, "llamafactory": LLAMA_FACTORY},
+        "fp32": {"eft": EFT | {"precision": "fp32"}, "trl": TRL | FP32, "llamafactory": LLAMA_FACTORY | FP32},
         "defaults": {"eft": {}, "trl": {}, "llamafactory": {}},
     },
 }
 MICRO_OF = {"defaults": {"eft": {"sft": 1, "kto": 2}}}  # theirs is 8 rows, here a whole step
 # What was tried for "best", by side: changes to its settings there (micro: rows a forward pass).
 CANDIDATES: dict[str, list[dict[str, Any]]] = {
-    "eft": [{}, {"attention": "sdpa"}, {"micro": 4}, {"micro": 16}, {"precision": "fp32"}, {"precision": "bf16"}],
-    "trl": [{}, {"attention": "eager"}, {"micro": 4}, {"micro": 16}, {"bf16": False}, {"precompute_ref_log_probs": True},
-            {"bf16": True, "dtype": "bfloat16"}, {"packing": True, "max_length": 2048, "micro": 2}],
-    "llamafactory": [{}, {"flash_attn": "disabled"}, {"micro": 4}, {"micro": 16}, {"bf16": False},
-                     {"neat_packing": True, "cutoff_len": 2048, "micro": 2}, {"group_by_length": True}],
+    "eft": [{}, {"attention": "eager"}, {"micro": 1}, {"micro": 4}, {"precision": "fp32"}, {"packing": True}],
+    "trl": [{}, {"attention": "eager"}, {"micro": 1}, {"micro": 2}, {"micro": 4}, FP32, {"precompute_ref_log_probs": True},
+            {"dtype": "bfloat16"}, {"train_sampling_strategy": "group_by_length"}, {"packing": True, "max_length": 2048, "micro": 2}],
+    "llamafactory": [{}, {"flash_attn": "disabled"}, {"micro": 1}, {"micro": 2}, {"micro": 4}, FP32,
+                     {"neat_packing": True, "cutoff_len": 2048, "micro": 2}],
 }  # fmt: skip
 
 
@@ -257,7 +247,7 @@ def run(stages: list[str], modes: list[str], rounds: int, limit: float, sides: l
     longest = 0.0
     for k in range(rounds):
         for stage in stages:
-            for mode in modes:
+            for mode in (m for m in modes if m in SETTINGS[stage]):
                 for side in sides:
                     have = [m for m in measured() if (m["stage"], m["mode"], m["side"]) == (stage, mode, side) and m.get("round") == k]
                     if have:
@@ -288,7 +278,7 @@ def tune(stages: list[str], sides: list[str], limit: float) -> None:
             for change in CANDIDATES[side]:
                 if stage == "sft" and "precompute_ref_log_probs" in change:
                     continue
-                if stage == "kto" and any(k in change for k in ("packing", "neat_packing", "group_by_length")):
+                if stage == "kto" and (change == ONE or any("packing" in k or "sampling" in k for k in change)):
                     continue
                 done = [m for m in measured() if m["mode"] == "tune" and (m["stage"], m["side"], m["change"]) == (stage, side, change)]
                 if done or time.time() - began > limit:
@@ -311,16 +301,16 @@ def start(rounds: int, limit: float) -> None:
                     continue
                 if time.time() - began > limit:
                     return
+                trl, own = ({k: v for k, v in SETTINGS[stage]["fp32"][s].items() if k != "micro"} for s in ("trl", "eft"))
                 place = WORK / "runs" / "start"
                 shutil.rmtree(place, ignore_errors=True)
                 place.mkdir(parents=True)
                 order = {"side": "trl", "stage": stage, "model": MODEL, "data": str(WORK / "data" / stage), "out": str(place / "out"),
                          "batch": BATCH, "micro": MICRO, "steps": 1, "learning_rate": 1e-5, "threads": THREADS,
-                         "settings": SETTINGS[stage]["fp32"]["trl"], "result": str(place / "result.json")}  # fmt: skip
+                         "settings": trl, "result": str(place / "result.json")}  # fmt: skip
                 (place / "order.json").write_text(json.dumps(order))
                 values = {"root": str(place), "output": "out", "model": MODEL, "dataset": order["data"], "launch": "cpu", "steps": 1,
-                          "global_batch": BATCH, "micro_batch": MICRO, "max_tokens": 8192, "eval_rows": 0,
-                          **SETTINGS[stage]["fp32"]["eft"]}  # fmt: skip
+                          "global_batch": BATCH, "micro_batch": MICRO, "max_tokens": 8192, "eval_rows": 0, **own}  # fmt: skip
                 (place / "recipe.yaml").write_text(json.dumps(values))  # JSON is YAML
                 script = [str(ROOT / "benchmarks" / "train_sides.py"), str(place / "order.json")]
                 command = [sys.executable, *{
@@ -351,7 +341,7 @@ def table() -> None:
     middle = statistics.median
     print("| stage | settings | side | tokens/s | ratio to the best other | peak GB | runs |\n|---|---|---|---|---|---|---|")
     for stage in ("kto", "sft"):
-        for mode in ("best", "fp32", "defaults"):
+        for mode in SETTINGS[stage]:
             runs = {s: [m for m in lines if (m["stage"], m["mode"], m["side"]) == (stage, mode, s)] for s in ("eft", "trl", "llamafactory")}
             speed = {s: counted[stage]["tokens"] / middle(seconds(m) for m in r) for s, r in runs.items() if r}
             memory = {s: middle(m["peak_gb"] for m in r) for s, r in runs.items() if r}
@@ -374,13 +364,13 @@ def table() -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=["env", "prepare", "run", "tune", "start", "table"])
-    parser.add_argument("what", nargs="*", help="stages (kto,sft), then modes (best,fp32,defaults)")
+    parser.add_argument("what", nargs="*", help="stages (kto,sft), then modes (best,lean,fp32,defaults)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=220)
     parser.add_argument("--sides", default="eft,trl,llamafactory")
     told = parser.parse_args()
     stages = (told.what[0] if told.what else "kto,sft").split(",")
-    modes = (told.what[1] if len(told.what) > 1 else "best,fp32,defaults").split(",")
+    modes = (told.what[1] if len(told.what) > 1 else "best,lean,fp32,defaults").split(",")
     if told.verb == "env":
         environment()
     elif told.verb == "prepare":

@@ -194,14 +194,14 @@ def test_one_row_is_shown_with_what_is_learned(tmp_path: Path) -> None:
         tokens.show(tokenizer, row)
 
 
-@pytest.mark.parametrize("weight, words", [(None, "it is None"), (float("nan"), "it is nan"), (-1.0, "it is -1.0"), (0.0, "it is 0.0"), (1e300, "it is 1e+300")])
-def test_broken_weights_are_named(weight: float | None, words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("weight", [None, float("nan"), -1.0, 0.0, 1e300])
+def test_broken_weights_are_named(weight: float | None, tmp_path: Path) -> None:
     rows = [{**training_rows.row(i, True), "weight": 1.0} for i in range(8)]
     rows[5]["weight"] = weight
     training_rows.write(tmp_path / "build/sft", rows, labelled=False)
     with pytest.raises(EftError, match="must be above 0") as e:
         prepare(config(tmp_path))
-    assert "row5" in str(e.value) and words in str(e.value)
+    assert "row5" in str(e.value) and f"it is {weight}" in str(e.value)
     assert prepare(config(tmp_path, weights=False)).counts["rows"] == 8, "they are not asked for"
 
 
