@@ -44,6 +44,7 @@ from eft.evaluate import inprocess, loops, parts, servers, summary
 from eft.evaluate import plan as plans
 from eft.evaluate import results as tables
 from eft.evaluate.compare import compare
+from eft.evaluate.foresee import dry_run
 from eft.evaluate.plan import Group, Plan
 from eft.evaluate.results import Results, Search
 from eft.evaluate.settings import Config
@@ -58,7 +59,7 @@ from eft.tasks import sandbox
 from eft.tasks.evaluate import check_seed
 from eft.tasks.task import Task
 
-__all__ = ["Config", "inputs", "run"]
+__all__ = ["Config", "dry_run", "inputs", "run"]
 
 
 def say(text: str) -> None:
