@@ -69,6 +69,8 @@ class Watch(TrainerCallback):
             )
         file = table(config)
         if file is None:
+            if self.config.samples:
+                self.run.say("no mutations are sampled: there is no KTO set beside the data (`watch: {table: …}` names one)")
             return
         if wanted:
             self.rows = self._encoded(chosen(file, wanted, config.seed), file)

@@ -77,7 +77,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Run a shipped recipe with a tiny model, in this process: small("qwen3_8b", "sft", root, model=…)."""
 
     def run(name: str, verb: str, root: Path, **changes: Any) -> dict[str, Any]:
-        sizes = {"launch": "cpu", "device": "auto", "global_batch": 4, "max_tokens": 512, "max_rows": 16, "eval_rows": 4}
+        sizes = {"launch": "cpu", "device": "auto", "global_batch": 4, "max_tokens": 512, "max_rows": 16, "eval_rows": 4, "watch.max_new_tokens": 8}
         if (yaml.safe_load(file(name, verb).read_text())["micro_batch"]) == 1:
             sizes["global_batch"] = 2
         sets = tuple(f"{k}={v}" for k, v in {**sizes, "root": root, "steps": 2, **changes}.items())
