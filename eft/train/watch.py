@@ -50,31 +50,26 @@ class Watch(TrainerCallback):
         self.looked = -1
 
     def prepare(self) -> None:
-        """Choose the rows. Raises UsageError for what this launch cannot do, EftError for a table that is none."""
+        """Choose the rows. What this launch cannot do is said and left out. Raises EftError for a table that is none,
+        UsageError for one that is not there."""
         config = self.run.config
         wanted = min(config.eval_rows, 64) if self.config.rows is None else self.config.rows
+        samples = self.config.samples
         if getattr(self.run.asked, "sequence", 1) > 1:
-            if self.config.samples or self.config.rows:
-                raise UsageError(
-                    "`watch: rows` and `samples` need whole rows on every rank",
-                    why="sequence parallelism shares each row out among ranks",
-                    way_out="set both to 0, or launch without it",
-                )
+            if samples or self.config.rows:
+                self.run.say("nothing is watched beside the loss: sequence parallelism shares each row out among ranks")
             return
-        if self.config.samples and self.run.asked.kind == "fsdp":
-            raise UsageError(
-                "`watch: samples` does not work under FSDP",
-                why="replies are sampled from whole weights, which FSDP does not hand out during a training",
-                way_out="set it to 0, or launch with DDP or ZeRO",
-            )
+        if samples and self.run.asked.kind == "fsdp":
+            self.run.say("no mutations are sampled: FSDP does not hand out whole weights during a training")
+            samples = 0
         file = table(config)
         if file is None:
-            if self.config.samples:
-                self.run.say("no mutations are sampled: there is no KTO set beside the data (`watch: {table: …}` names one)")
+            if samples:
+                self.run.say("no mutations are sampled: the data has no validation table (`watch: {table: …}` names one)")
             return
         if wanted:
             self.rows = self._encoded(chosen(file, wanted, config.seed), file)
-        if self.config.samples:
+        if samples:
             self.asked = self._prompts(file)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

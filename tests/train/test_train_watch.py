@@ -6,6 +6,7 @@ import json
 import math
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import training
@@ -13,8 +14,10 @@ import training_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eft import config as configs
 from eft.errors import EftError, UsageError
-from eft.train import watch
+from eft.train import sft, watch
+from eft.train.asked import Asked
 from eft.train.callbacks import read_journal, read_lines
 
 numbers = st.lists(st.sampled_from([-2.0, -1.0, 0.0, 0.5, 3.0]), min_size=1, max_size=8)
@@ -149,3 +152,23 @@ def test_what_cannot_be_watched_is_one_message(here, root: Path) -> None:
     training_rows.write(root / "poems", [row], "validation", labelled=True)
     with pytest.raises(EftError, match="no held-out prompt shows a program"):
         here("sft", watch={"table": "poems/validation.parquet", "samples": 2})
+
+
+@pytest.mark.parametrize(
+    "asked, validates, words",
+    [
+        (Asked("fsdp2", "fsdp", 8), True, "no mutations are sampled: FSDP"),
+        (Asked("ulysses", "deepspeed", 8, 3, sequence=4), True, "nothing is watched beside the loss"),
+        (Asked("cpu", "none", 1, cpu=True), False, "the data has no validation table"),
+    ],
+)
+def test_what_a_launch_cannot_watch_is_said_and_left_out(asked: Asked, validates: bool, words: str, root: Path) -> None:
+    """The shipped recipes ask for samples; another launch of theirs must not fail for it."""
+    training_rows.write(root / "alone/sft", [training_rows.row(i, True) for i in range(4)], labelled=False)
+    said: list[str] = []
+    data = "build/sft" if validates else "alone/sft"
+    config = configs.load(sft.Config, training.recipe(root, "sft", dataset=data, watch={"rows": 0, "samples": 2}))
+    run = SimpleNamespace(config=config, asked=asked, args=SimpleNamespace(process_index=0, world_size=8), say=said.append)
+    looked = watch.Watch(run, None, None, None)
+    looked.prepare()
+    assert not looked.rows and not looked.asked and words in said[0]
