@@ -11,6 +11,7 @@ from typing import Any
 from eft.errors import EftError, UsageError, nearest
 from eft.train.asked import Asked
 from eft.train.config import TrainConfig
+from eft.train.estimate import size
 
 
 def stage(file: Path, *, labelled: bool) -> None:
@@ -141,7 +142,7 @@ def room(out: Path, needed: float, resumed: bool) -> None:
         raise EftError(
             "there is not enough space for the checkpoints",
             where=out,
-            why=f"{(needed - held) / 2**30:.1f} GiB are needed, {free / 2**30:.1f} GiB are free",
+            why=f"{size(needed - held)} are needed, {size(free)} are free",
             way_out="free space, lower `keep`, or give another -o",
         )
 

@@ -215,10 +215,10 @@ class Estimate:
     def lines(self) -> list[str]:
         """Memory, time and disk in words, marked as estimates."""
         m = self.memory
-        parts = ", ".join(f"{name} {_size(n)}" for name, n in sorted(m.parts.items(), key=lambda x: -x[1]))
-        of = f" of {_size(self.room)}" if self.room else ""
+        parts = ", ".join(f"{name} {size(n)}" for name, n in sorted(m.parts.items(), key=lambda x: -x[1]))
+        of = f" of {size(self.room)}" if self.room else ""
         where = f"{self.device}{' (assumed: none is here)' if self.assumed else ''}"
-        lines = [f"estimated memory per rank: {_size(m.total)}{of} on {where}: {parts}"]
+        lines = [f"estimated memory per rank: {size(m.total)}{of} on {where}: {parts}"]
         if self.room and m.total > self.room:
             lines.append("that does not fit: lower max_tokens or micro_batch, shard more (zero3), or train adapters (lora)")
         if self.seconds is not None and self.peak:
@@ -226,7 +226,7 @@ class Estimate:
                 f"estimated time: {duration(self.seconds)}, at {self.utilisation:.0%} of a peak of "
                 f"{self.peak / 1e12:.3g} TFLOP/s per rank ({self.mfu:.0%} MFU), assumed"
             )
-        lines.append(f"disk at the fullest: {_size(self.disk)}")
+        lines.append(f"disk at the fullest: {size(self.disk)}")
         return lines + self.notes
 
     def numbers(self) -> dict[str, Any]:
@@ -240,7 +240,8 @@ class Estimate:
         }
 
 
-def _size(count: float) -> str:
+def size(count: float) -> str:
+    """Bytes in words: "5.2 MiB", "31.0 GiB"."""
     if count < 0.1 * GIB:
         return f"{count / 2**20:.3g} MiB"
     return f"{count / GIB:.1f} GiB"
