@@ -4,7 +4,8 @@ A search maximises the objective minus `caution` standard errors of its differen
 of rows: a rule that pays on one data set only, or on a few lucky rows, then counts little. Raw metric and final score are
 the objective itself.
 
-The policy sees states alone (eft/tasks/policy.py); scores and costs stay in this process.
+The policy sees states alone (eft/tasks/policy.py); scores and costs stay in this process. A search asks it about made-up
+prompts, too (`routing_state.made_up`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 from eft.errors import EftError
 from eft.loops import routing_metrics as metrics
+from eft.loops import routing_state
 from eft.records import Validity
 from eft.tasks import policy, scoring
 
@@ -161,6 +163,13 @@ def game(folder: Path, hidden: bool = False) -> Game:
     return _game(file, changed, "hidden" if hidden else "search")
 
 
+def _made_up(rows: Game) -> list[dict[str, Any]]:
+    """Prompts that no row holds, of a data set that nobody has heard of: their answers must be names, and count for nothing."""
+    first = rows.states[0]
+    known = {k: v for k, v in first.items() if k in ("models", "scores", "costs")} | {"price": rows.asked[0]}
+    return [{**state, **known, **({"name": "made-up"} if "name" in first else {})} for state in routing_state.made_up()]
+
+
 def evaluate(program_path: str | Path, folder: Path, hidden: bool = False) -> scoring.Scored:
     """The objective as the raw metric; a failed policy with its reason. Never raises for anything that it does."""
     try:
@@ -169,11 +178,14 @@ def evaluate(program_path: str | Path, folder: Path, hidden: bool = False) -> sc
         return scoring.failed(Validity.ERROR, "the program is not UTF-8 text")
     rows = game(folder, hidden)
     asked = [{**state, "price": price} for price in rows.asked for state in rows.states]
+    if not hidden:
+        asked += _made_up(rows)
     found = policy.ask(code, asked, rows.models, again=None if hidden else AGAIN)
     if found.validity is not Validity.VALID:
         return scoring.failed(found.validity, found.error, found.stderr)
     place = {name: i for i, name in enumerate(rows.models)}
-    chosen = np.array([place[name] for name in found.names]).reshape(len(rows.asked), len(rows.states))
+    names = found.names[: len(rows.asked) * len(rows.states)]
+    chosen = np.array([place[name] for name in names]).reshape(len(rows.asked), len(rows.states))
     choices = list(chosen)
     value = rows.value(choices)
     above, error = rows.above(choices)

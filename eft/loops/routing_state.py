@@ -7,6 +7,8 @@ see, for those rows and for the hidden ones alike.
 from __future__ import annotations
 
 import re
+from functools import cache
+from itertools import product
 from typing import Any
 
 PROMPT_CHARACTERS = 4000  # of a prompt that a policy is given; the facts are about the whole
@@ -49,3 +51,21 @@ def facts(prompt: str) -> dict[str, Any]:
         "code": len(_CODE.findall(prompt)),
         "math": len(_MATH.findall(prompt)),
     }
+
+
+_PIECES = (
+    "\nA) one\nB) two\nC) three\nD) four\n",
+    "\n```python\nimport json\ndef f(x):\n    return x\n```\n",
+    " Solve the equation 3 * 4 = 12: how many percent?",
+    " \u8bf7\u7528\u4e2d\u6587\u56de\u7b54\uff1f" * 8,
+    " some plain words" * 800,
+)
+
+
+@cache
+def made_up() -> tuple[dict[str, Any], ...]:
+    """Facts about 32 made-up prompts: every set of choices, code, mathematics, a foreign script and length, from an empty
+    prompt on. A policy must answer them, too: the rows that search sees may never reach one of its branches, and what
+    fails there fails on the first prompt of a kind that nobody has recorded."""
+    chosen = product((False, True), repeat=len(_PIECES))
+    return tuple(facts("".join(p for p, on in zip(_PIECES, some, strict=True) if on)) for some in chosen)

@@ -61,6 +61,21 @@ def test_a_split_is_a_task_whose_seed_is_the_best_single_model(made: tuple) -> N
         assert gap_closed(task, found.raw) > 0.2 and evaluate(task, GOOD, hidden=True).raw > unseen.raw
 
 
+@pytest.mark.parametrize(
+    "body, words",
+    [
+        ('    if state["foreign"] > 0.3:\n        tier = tier\n    return state["models"][0]', "tier"),
+        ('    return state["models"][0] if state["words"] else "gpt-9"', "gpt-9"),
+        ('    return state["models"][state["code"] > 5 and 7 or 0]', "index"),
+    ],
+)
+def test_a_policy_answers_prompts_that_no_row_holds(task: Task, body: str, words: str) -> None:
+    """The table has no empty, foreign or program prompts; a search must not end with a policy that fails on them."""
+    found = evaluate(task, policy_text(body))
+    assert found.validity in (Validity.ERROR, Validity.INCORRECT) and words in found.metrics["error"]
+    assert evaluate(task, policy_text(body), hidden=True).validity is Validity.VALID, "the final value is of real rows alone"
+
+
 def test_tasks_are_written_once_and_when_something_changes(made: tuple) -> None:
     section, root, tasks = made
     prints = [task_fingerprint(t) for t in tasks]
