@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 REAL_RUNS = REPOSITORY.parent / "shared" / "data" / "openevolve_runs"
@@ -19,6 +20,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing in the tests may depend on a hub
 os.environ.setdefault("WANDB_MODE", "disabled")
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("eft", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("eft")
 
 
 def pytest_report_header() -> str:
@@ -57,7 +62,7 @@ def scaffold_python() -> Callable[[str], Path]:
 def eft() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run `eft ARGS…` as a process; returns the completed process with text output."""
 
-    def run(*args: object, timeout: float = 300, env: dict[str, str] | None = None, cwd: Path | None = None):
+    def run(*args: object, timeout: float = 900, env: dict[str, str] | None = None, cwd: Path | None = None):
         command = [sys.executable, "-m", "eft.cli", *map(str, args)]
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=cwd,
                               env={**os.environ, "PYTHONPATH": str(REPOSITORY), **(env or {})})  # fmt: skip
@@ -121,5 +126,5 @@ def vllm(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("serve")
     served = export.run(export.Config(root=folder, checkpoint=str(tiny_model), output="tiny"))
     log = folder / "vllm.log"
-    with serving(served, name="tiny", max_model_len=1024, dtype="float32", log=log, timeout=400) as server:
+    with serving(served, name="tiny", max_model_len=1024, dtype="float32", log=log, timeout=900) as server:
         yield server

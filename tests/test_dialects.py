@@ -132,7 +132,7 @@ def test_as_the_real_shinka_does_it(scaffold_python):
             "print(json.dumps(out))")  # fmt: skip
     both = [(p, r, False) for p, r, _ in cases] + [(p, f, True) for p, _, f in cases]
     done = subprocess.run([scaffold_python("shinka"), "-I", "-c", code], input=json.dumps(both), text=True,
-                          capture_output=True, timeout=120)  # fmt: skip
+                          capture_output=True, timeout=600)  # fmt: skip
     assert done.returncode == 0, done.stderr
     theirs = json.loads(done.stdout.splitlines()[-1])
     ours = [edits.apply(p, r, kind="rewrite" if full else "diff", dialect="shinka@0.0") for p, r, full in both]

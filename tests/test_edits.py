@@ -89,7 +89,7 @@ def test_hostile_replies_take_linear_time(reply, dialect):
     started = time.perf_counter()
     for kind in ("diff", "rewrite"):
         apply(parent, reply, kind=kind, dialect=dialect)
-    assert time.perf_counter() - started < 5  # quadratic would be minutes; generous for a busy machine
+    assert time.perf_counter() - started < 30  # quadratic would be minutes; generous for a busy machine
 
 
 @given(parent=PROGRAM, child=PROGRAM)

@@ -26,12 +26,12 @@ def line(eft, tmp_path_factory: pytest.TempPathFactory):
             pytest.fail(f"the serving environment is needed in CI: {e}")
         pytest.skip(f"the whole line was NOT run: {e}")
     root = tmp_path_factory.mktemp("smoke")
-    return root, eft("run", "smoke", "--root", root, "--json", timeout=1500)
+    return root, eft("run", "smoke", "--root", root, "--json", timeout=3300)
 
 
 @pytest.mark.integration
 @pytest.mark.serve
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_the_smoke_recipe_runs_whole(line) -> None:
     root, done = line
     assert done.returncode == 0, done.stderr[-4000:]
@@ -51,13 +51,12 @@ def test_the_smoke_recipe_runs_whole(line) -> None:
 
 @pytest.mark.integration
 @pytest.mark.serve
-@pytest.mark.timeout(600)
 def test_a_second_run_does_nothing(eft, line) -> None:
     root, first = line
     assert first.returncode == 0
     before = {p: p.stat().st_mtime_ns for p in root.rglob("manifest.json")}
     started = time.time()
-    done = eft("run", "smoke", "--root", root, timeout=500)
+    done = eft("run", "smoke", "--root", root)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stderr.count("up to date") == len(STAGES), f"{time.time() - started:.0f} s\n{done.stderr}"
     assert {p: p.stat().st_mtime_ns for p in root.rglob("manifest.json")} == before

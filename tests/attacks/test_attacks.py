@@ -158,7 +158,7 @@ def contained(tmp_path: Path) -> Task:
     """A contained task that starts fast: its evaluator imports nothing."""
     (tmp_path / "evaluator.py").write_text(CHEAP)
     (tmp_path / "initial_program.py").write_text("def run():\n    return 1.0\n")
-    return dataclasses.replace(load_task(tmp_path), timeout_s=4.0)
+    return dataclasses.replace(load_task(tmp_path), timeout_s=30.0)
 
 
 @pytest.mark.integration

@@ -19,7 +19,8 @@ from eft.records import Validity
 from eft.tasks import pool, sandbox
 from eft.tasks.sandbox import Limits
 
-QUICK = Limits(wall_s=0.8, cpu_s=1, memory_mb=512)
+QUICK = Limits(wall_s=0.8, cpu_s=1, memory_mb=512)  # for what need not end well
+PATIENT = Limits(wall_s=30.0, cpu_s=10, memory_mb=512)
 REPOSITORY = Path(__file__).parent.parent.parent
 HONEST = "import json, math\ndef run(*args):\n    return [json.dumps([1.5]), math.sqrt(16), len(args), sorted([2, 1])]"
 
@@ -99,7 +100,7 @@ def test_a_candidate_finds_no_instance_of_an_earlier_one(level):
 def test_siblings_cannot_be_read(level):
     """Two candidates at a time: neither can read the other's memory, or that of any process, or stop it."""
     results = {}
-    sleeper = "import time\ndef run(x):\n    time.sleep(1)\n    return len(x)"
+    sleeper = "import time\ndef run(x):\n    time.sleep(3)\n    return len(x)"
     thread = threading.Thread(target=lambda: results.update(a=sandbox.call(sleeper, "run", "secret" * 100)))
     thread.start()
     time.sleep(0.4)
@@ -109,7 +110,7 @@ def test_siblings_cannot_be_read(level):
         "        except OSError: pass\n        try: os.kill(int(p), 0); got.append((p, 'killed'))\n"
         "        except OSError: pass\n    return got"
     )
-    found = sandbox.call(spy, "run", limits=QUICK)
+    found = sandbox.call(spy, "run", limits=PATIENT)
     thread.join()
     if "PermissionError" in found.error:  # not even the list of processes
         found = sandbox.call("def run():\n    return []", "run")
@@ -127,7 +128,7 @@ def test_a_driver_apart_cannot_be_read(level):
         "        except OSError: pass\n    return got"
     )
     for _ in range(3):
-        found = sandbox.call(spy, "f", 1, driver="def drive(f, x):\n    return f(x)", apart=True, limits=QUICK)
+        found = sandbox.call(spy, "f", 1, driver="def drive(f, x):\n    return f(x)", apart=True, limits=PATIENT)
         assert [x for x in found.value if level != "bubblewrap" or x[0] != 1] == [], found
 
 
@@ -136,15 +137,15 @@ def test_hits_on_the_sandboxs_processes(level):
     sandbox.call("def run():\n    return 1", "run")
     worker = pool._idle[-1]
     results = []
-    program = "import time\ndef run():\n    time.sleep(1)\n    return 7"
-    thread = threading.Thread(target=lambda: results.append(sandbox.call(program, "run", limits=Limits(wall_s=6))))
+    program = "import time\ndef run():\n    time.sleep(2)\n    return 7"
+    thread = threading.Thread(target=lambda: results.append(sandbox.call(program, "run", limits=Limits(wall_s=30))))
     thread.start()
     time.sleep(0.4)
     below = psutil.Process(worker.process.pid).children(recursive=True)
     os.killpg(worker.process.pid, signal.SIGKILL)
     thread.join()
     assert results[0].value == 7
-    gone, alive = psutil.wait_procs(below, timeout=5)
+    gone, alive = psutil.wait_procs(below, timeout=30)
     assert not alive
 
 
@@ -153,7 +154,7 @@ import sys, time
 sys.path.insert(0, {repository!r})
 from eft.tasks import sandbox
 print("ready", flush=True)
-sandbox.call("import time\\ndef run():\\n    time.sleep(2)", "run", limits=sandbox.Limits(wall_s=3))
+sandbox.call("import time\\ndef run():\\n    time.sleep(4)", "run", limits=sandbox.Limits(wall_s=6))
 """
 
 
@@ -164,14 +165,14 @@ def test_a_client_that_is_killed_leaves_nothing(level, tmp_path):
     client = subprocess.Popen([sys.executable, "-c", CLIENT.format(repository=str(REPOSITORY))], env=env,
                               stdout=subprocess.PIPE)  # fmt: skip
     client.stdout.readline()
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while len(below := psutil.Process(client.pid).children(recursive=True)) < 2 and time.monotonic() < until:
         time.sleep(0.05)
     time.sleep(0.3)
     assert below
     client.kill()
     client.wait()
-    gone, alive = psutil.wait_procs(below, timeout=10)
+    gone, alive = psutil.wait_procs(below, timeout=60)
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()

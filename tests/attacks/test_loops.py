@@ -86,7 +86,7 @@ def test_a_hostile_recipe_is_a_failed_candidate(merge_task, watch, monkeypatch, 
     started = time.monotonic()
     found = evaluate(merge_task, GENOMES[name].replace("@MARK@", watch.mark), hidden=hidden)
     assert found.validity is not Validity.VALID and found.score is None
-    assert time.monotonic() - started < 20 and not watch.left()
+    assert time.monotonic() - started < 60 and not watch.left()
     error = str(found.metrics["error"])
     assert "the scorer failed" not in error and "\n" not in error and len(error) < 500 and found.metrics["combined_score"] == 0.0
 
@@ -137,7 +137,7 @@ def test_acts_in_a_policy(routing_task, watch, monkeypatch):
     ],
 )
 def test_policies_that_hang_raise_peek_or_remember(routing_task, watch, code, told):
-    with attacks.capped(attacks.WALL_S):
+    with attacks.capped(attacks.WALL_S if told == "timeout" else 60.0):
         found = evaluate(routing_task, code)
     assert found.validity is not Validity.VALID and found.score is None and not watch.left()
     assert told in str(found.metrics["error"])

@@ -95,7 +95,7 @@ def test_comments_that_are_never_closed_take_linear_time():
     started = time.monotonic()
     assert lexing.tokens("a /* b */ c" + " /* d" * 200_000)[:4] == ["a", "c", "/", "*"]
     assert lexing.tokens("x # y */ z\n/* q") == ["x", "/", "*", "q"]
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 def test_many_runs_of_one_scale_do_not_outvote_another(tmp_path):
@@ -185,7 +185,7 @@ WORK = """
 import os, pathlib, time
 def work(unit):
     (pathlib.Path(__file__).parent / f"{os.getpid()}.pid").touch()
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -197,7 +197,7 @@ def test_workers_end_with_a_stage_that_was_killed(table, tmp_path):
     stage = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     try:
         workers: list[int] = []
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while len(workers) < 2 and time.monotonic() < deadline and stage.poll() is None:
             time.sleep(0.05)
             workers = [int(file.stem) for file in tmp_path.glob("*.pid")]
@@ -205,6 +205,7 @@ def test_workers_end_with_a_stage_that_was_killed(table, tmp_path):
     finally:
         stage.send_signal(signal.SIGKILL)
         stage.wait()
+    deadline = time.monotonic() + 60
     while any(map(running, workers)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(running, workers))

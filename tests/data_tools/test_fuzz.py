@@ -169,7 +169,7 @@ def watched(run: Path, out: Path) -> tuple[list[str], dict[str, Any], float]:
               "harvest.run(harvest.Config(runs=[Path(sys.argv[1])], output=Path(sys.argv[2])))\n"
               "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)")  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run([sys.executable, "-c", script, run, out], capture_output=True, text=True, timeout=300,
+    done = subprocess.run([sys.executable, "-c", script, run, out], capture_output=True, text=True, timeout=900,
                           env=environment)  # fmt: skip
     assert done.returncode == 0, done.stderr
     children = [r.child_id for r in read_transitions(out)]

@@ -33,7 +33,7 @@ def pushed(hub, folder, tmp_path, name="me/transitions", token=None, *more):
         *more,
     ]
     return subprocess.run(command, env={**os.environ, **hub.environment(tmp_path / "home", token)}, capture_output=True,
-                          text=True, timeout=120)  # fmt: skip
+                          text=True, timeout=600)  # fmt: skip
 
 
 def test_there_and_back(clean_rows, tmp_path):
@@ -51,7 +51,7 @@ def test_there_and_back(clean_rows, tmp_path):
                 "print(sorted(d), len(d['train']), sum(d['train']['label']))")  # fmt: skip
         loaded = subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, **hub.environment(tmp_path / "elsewhere")},
-            capture_output=True, text=True, timeout=120)  # fmt: skip
+            capture_output=True, text=True, timeout=600)  # fmt: skip
         assert loaded.stdout.split("\n")[-2] == "['train', 'validation'] 18 9", loaded.stderr[-800:]
 
 

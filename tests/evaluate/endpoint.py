@@ -15,12 +15,13 @@ from eft.mutators.ast import AstMutator
 class Endpoint:
     """An OpenAI-compatible server on loopback that answers with edits of syntax trees, now and then with nonsense.
 
-    `asked`: how many replies were made, the paid ones. `broken`: answer everything with this HTTP status.
+    `asked`: how many replies were made, the paid ones; `under_way`: those that are being made. `broken`: answer
+    everything with this HTTP status.
     """
 
     def __init__(self, model: str = "toy", seconds: float = 0.0) -> None:
         self.model, self.seconds, self.broken = model, seconds, 0
-        self.asked = 0
+        self.asked = self.under_way = 0
         self._lock = threading.Lock()
         endpoint = self
 
@@ -54,9 +55,12 @@ class Endpoint:
     def reply(self, messages: list[dict[str, str]]) -> dict:
         """The completion for `messages`; counted."""
         seed = int.from_bytes(hashlib.sha256(json.dumps(messages).encode()).digest()[:4])
+        with self._lock:
+            self.under_way += 1
         time.sleep(self.seconds)
         with self._lock:
             self.asked += 1
+            self.under_way -= 1
         try:
             text = "I would rather not." if seed % 5 == 0 else AstMutator(seed=seed).propose(messages, 0).content
         except EftError:

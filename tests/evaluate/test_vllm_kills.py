@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -36,7 +34,7 @@ def options(root: Path, mutators: dict[str, Any], iterations: int, scaffolds: li
 
 def generated(base_url: str) -> float:
     """Tokens that the server has generated since it started."""
-    with urllib.request.urlopen(f"{base_url.removesuffix('/v1')}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{base_url.removesuffix('/v1')}/metrics", timeout=60) as answer:
         return sum(map(float, re.findall(r"^vllm:generation_tokens_total\{.*\} (\S+)$", answer.read().decode(), re.M)))
 
 
@@ -77,7 +75,7 @@ def killed(config: Path, out: Path, total: int, kills: int, rng: random.Random) 
         time.sleep(rng.uniform(0.0, 0.1))
         stood += [(f, f.stat().st_mtime_ns) for f in out.glob(f"*/*/*/{RESULT}")]
         done += process.poll() is None
-        os.kill(process.pid, signal.SIGKILL)  # that process alone: what it started must see to itself
+        process.kill()  # that process alone: what it started must see to itself
         process.wait()
         time.sleep(0.3)
     last = subprocess.run(command, capture_output=True, text=True)

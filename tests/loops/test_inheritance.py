@@ -39,11 +39,11 @@ def check(loop: Path, rounds: int) -> None:
 def test_one_round_and_the_same_command_again(eft, tmp_path: Path) -> None:
     # one branch: screening among several is in test_rounds.py and in the slow tests
     file = tiny.config(tmp_path, branches={"lora": tiny.LORA})
-    done = eft("inherit", "--config", file, "--json", timeout=500)
+    done = eft("inherit", "--config", file, "--json", timeout=900)
     assert done.returncode == 0, done.stderr[-4000:]
     check(tmp_path / "loop", 1)
     ledger = (tmp_path / "loop/pool/ledger.jsonl").read_bytes()
-    again = eft("inherit", "--config", file, "--json", timeout=500)
+    again = eft("inherit", "--config", file, "--json", timeout=900)
     assert again.returncode == 0, again.stderr[-3000:]
     assert json.loads(again.stdout.splitlines()[-1]) == json.loads(done.stdout.splitlines()[-1])
     assert (tmp_path / "loop/pool/ledger.jsonl").read_bytes() == ledger

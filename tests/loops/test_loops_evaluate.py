@@ -49,7 +49,7 @@ def finished(tmp_path_factory):
         }))  # fmt: skip
         command = [*COMMAND, "evaluate", "--config", str(root / "evaluate.yaml")]
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
-        deadline = time.time() + 240
+        deadline = time.time() + 600
         while endpoint.asked < 5 and time.time() < deadline and process.poll() is None:
             time.sleep(0.05)
         os.kill(process.pid, signal.SIGKILL)  # that process alone: what it started must see to itself

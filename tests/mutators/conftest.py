@@ -31,7 +31,7 @@ def records() -> Callable[[Path], list[dict[str, Any]]]:
 def ask() -> Callable[..., tuple[int, dict[str, Any], dict[str, str]]]:
     """Post one chat request to a base URL: ask(url, 'text', temperature=...) or ask(url, raw=b'...')."""
 
-    def send(url: str, text: str = "hello", *, raw: bytes | None = None, timeout: float = 30, **params: Any):
+    def send(url: str, text: str = "hello", *, raw: bytes | None = None, timeout: float = 120, **params: Any):
         body = raw if raw is not None else {"model": "m", "messages": [{"role": "user", "content": text}], **params}
         return post(url + "/chat/completions", body, timeout)
 

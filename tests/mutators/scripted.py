@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -28,6 +29,7 @@ class ScriptedUpstream:
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.delay = 0.0
+        self.hold: Callable[[], bool] = lambda: False  # no request is answered while it is true
         self.in_flight = self.most_in_flight = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -42,6 +44,8 @@ class ScriptedUpstream:
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
             await asyncio.sleep(self.delay)
+            while self.hold():
+                await asyncio.sleep(0.01)
             answer = self.script(k, self.bodies[k])
             if isinstance(answer, int | float):
                 await asyncio.sleep(answer)
@@ -67,16 +71,24 @@ class ScriptedUpstream:
 
     def __enter__(self) -> ScriptedUpstream:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(60)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
 
 
-def post(url: str, body: Any, timeout: float = 30) -> tuple[int, dict[str, Any], dict[str, str]]:
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
+    """Wait until `condition()` is true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.01)
+
+
+def post(url: str, body: Any, timeout: float = 120) -> tuple[int, dict[str, Any], dict[str, str]]:
     """(status, JSON, headers) of one plain POST; `body`: JSON value or raw bytes."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(url, raw, {"Content-Type": "application/json"})

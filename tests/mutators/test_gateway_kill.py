@@ -51,7 +51,7 @@ def test_killed_and_started_again_nothing_is_asked_twice(tmp_path: Path, upstrea
     while len(before) < 12:
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
-    scaffold.join(10)
+    scaffold.join(120)
     process.communicate()
     paid = len(upstream.bodies)
     with open(tmp_path / "search.jsonl", "ab") as f:
@@ -62,7 +62,7 @@ def test_killed_and_started_again_nothing_is_asked_twice(tmp_path: Path, upstrea
         search(ask, url, questions, after)
     finally:
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert len(after) == 40 and after[: len(before)] == before, "what was delivered is delivered again, word for word"
     # Only the one request that was under way when the kill came may have been asked twice.
@@ -82,7 +82,7 @@ def test_sigterm_ends_it_in_order_and_a_second_one_on_the_journal_is_refused(tmp
         assert third.returncode == 1 and "cannot listen" in third.stderr and "--port" in third.stderr
     finally:
         process.terminate()
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=120)
     assert process.returncode == 0 and "0 answered" in err
 
 

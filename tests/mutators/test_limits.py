@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from scripted import ScriptedUpstream, completion, post
 
 from eft.errors import EftError, UsageError
-from eft.mutators import metrics
+from eft.mutators import metrics, recorder
 from eft.mutators.budget import Budget, Meter
 from eft.mutators.gateway import Gateway, running
 from eft.mutators.journal import Journal
@@ -54,18 +54,18 @@ def test_a_search_keeps_to_one_endpoint_and_many_spread_over_all(tmp_path: Path,
 
 def test_an_endpoint_that_is_down_is_left_out(tmp_path: Path, upstream, second, ask) -> None:
     upstream.script = lambda k, body: (503, {"error": {"message": "restarting"}})
-    with running(Gateway(tmp_path, {"m": up(upstream, second, "http://127.0.0.1:9/v1", backoff=5.0)})) as g:
+    with running(Gateway(tmp_path, {"m": up(upstream, second, "http://127.0.0.1:9/v1", backoff=30.0)})) as g:
         started = time.monotonic()
         answers = [ask(g.url(f"s{k}", "m"))[0] for k in range(20)]
         seconds = time.monotonic() - started
         retries = g.stats()["retries"]["m"]
     assert answers == [200] * 20 and len(second.bodies) == 20
-    assert seconds < 5.0, "the next endpoint is asked at once, without waiting for the one that is down"
+    assert seconds < 15.0, "the next endpoint is asked at once, without waiting for the one that is down"
     assert retries == len(upstream.bodies) + 1 <= 3
 
 
 def test_a_busy_endpoint_sends_its_searches_elsewhere(tmp_path: Path, upstream, second, ask) -> None:
-    upstream.delay = second.delay = 0.3
+    upstream.hold = second.hold = lambda: len(upstream.bodies) + len(second.bodies) < 16  # all at once
     with running(Gateway(tmp_path, {"m": up(upstream, second)})) as g, ThreadPoolExecutor(16) as pool:
         done = list(pool.map(lambda k: ask(g.url("one", "m"), f"{k}")[0], range(16)))
     assert done == [200] * 16 and min(len(upstream.bodies), len(second.bodies)) >= 4
@@ -114,12 +114,19 @@ def test_a_budget_of_replies_is_exact_at_once_and_over_restarts(tmp_path: Path, 
     assert statuses(60, range(20)) == [200] * 20 and len(upstream.bodies) == 20
 
 
-def test_tokens_money_and_seconds_stop_the_asking(tmp_path: Path, upstream, ask) -> None:
+def test_tokens_money_and_seconds_stop_the_asking(tmp_path: Path, upstream, ask, monkeypatch) -> None:
+    clock = [0.0]  # as the gateway sees it: a reply takes 0.1 s, however busy the machine is
+    monkeypatch.setattr(recorder, "time", SimpleNamespace(time=lambda: clock[0]))
+
+    def script(k: int, body: dict) -> dict:
+        clock[0] += 0.1
+        return completion(f"reply {k}")
+
+    upstream.script = script
     for name, budget in (
         ("tokens", Budget(tokens=25)), ("dollars", Budget(dollars=0.02, prompt_price=1000, completion_price=100)),
         ("seconds", Budget(seconds=0.25)),
     ):  # fmt: skip
-        upstream.delay = 0.1 if name == "seconds" else 0.0
         with running(Gateway(tmp_path / name, {"m": up(upstream, budget=budget)})) as g:
             answers = [ask(g.url("s", "m"), f"{k}") for k in range(5)]
             used = g.stats()["used"]["m"]
@@ -235,7 +242,7 @@ def test_the_command_serves_several_models_of_several_endpoints(tmp_path: Path, 
         assert post(f"{tuned}/chat/completions", body)[0] == 200
     finally:
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=120)
     assert process.returncode == 0 and "4 answered" in err and "Traceback" not in err
     assert sorted(b["model"] for b in upstream.bodies + second.bodies) == ["base"] * 3 + ["lora-1"]
 

@@ -15,12 +15,16 @@ import pytest
 from toy import trail
 
 from eft import resources
+from eft.search.process import Progress
 
 pytestmark = pytest.mark.integration
 
 
+N = 20  # iterations of a search: enough that a kill comes in the middle
+
+
 def options(toy: Path, out: Path, *more: object) -> list[object]:
-    return ["collect", toy, "-o", out, "--iterations", 12, "--set", "mutator.lookahead=3", "--json", *more]
+    return ["collect", toy, "-o", out, "--iterations", N, "--set", "mutator.lookahead=3", "--json", *more]
 
 
 def last_json(done: subprocess.CompletedProcess[str]) -> dict:
@@ -29,37 +33,38 @@ def last_json(done: subprocess.CompletedProcess[str]) -> dict:
 
 
 def journal(out: Path, kind: str) -> list[dict]:
-    lines = [line for f in sorted((out / "journal").glob("*.jsonl")) for line in f.read_text().splitlines()]
+    # Whole lines only: a kill may come in the middle of one.
+    lines = [line for f in sorted((out / "journal").glob("*.jsonl")) for line in f.read_bytes().split(b"\n")[:-1]]
     return [r for r in map(json.loads, lines) if r["kind"] == kind]
 
 
 def test_collect_leaves_logs_and_continues_after_a_kill(eft, toy, tmp_path) -> None:
     calm, shot = tmp_path / "calm", tmp_path / "shot"
     counts = last_json(eft(*options(toy, calm)))
-    assert (counts["searches"], counts["failed_searches"], counts["replies"]) == (2, 0, 24)
-    assert counts["valid_edits"] > 20 and counts["improved_searches"] == 2
-    assert len(journal(calm, "reply")) == 24
+    assert (counts["searches"], counts["failed_searches"], counts["replies"]) == (2, 0, 2 * N)
+    assert counts["valid_edits"] > 1.6 * N and counts["improved_searches"] == 2
+    assert len(journal(calm, "reply")) == 2 * N
     proposals = journal(calm, "proposal")
-    assert len(proposals) == 3 * 24 and sum(p["chosen"] for p in proposals) == 24
+    assert len(proposals) == 3 * 2 * N and sum(p["chosen"] for p in proposals) == 2 * N
     forms = {f.parent.name: json.loads(f.read_text())["edit"] for f in calm.glob("*/run.json")}
     assert forms == {"toys-toy-diff-s0": "diff", "toys-toy-rewrite-s1": "rewrite"}
-    assert json.loads((calm / "manifest.json").read_text())["counts"]["replies"] == 24
+    assert json.loads((calm / "manifest.json").read_text())["counts"]["replies"] == 2 * N
     assert last_json(eft(*options(toy, calm)))["skipped"]
 
     command = [sys.executable, "-m", "eft.cli", *map(str, options(toy, shot))]
     nowhere = subprocess.DEVNULL
     running = subprocess.Popen(command, cwd=resources.PACKAGE.parent, stdout=nowhere, stderr=nowhere,
                                start_new_session=True)  # fmt: skip
-    deadline = time.monotonic() + 200
-    while len(trail(shot / "toys-toy-rewrite-s1")) < 5:
+    deadline, progress = time.monotonic() + 300, Progress(shot / "toys-toy-rewrite-s1")
+    while progress.done() < 5:
         assert time.monotonic() < deadline and running.poll() is None
         time.sleep(0.02)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     before = {r["key"] for r in journal(shot, "reply") if r["status"] == "ok"}
     assert len(before) >= 5 and not (shot / "manifest.json").exists()
-    assert last_json(eft(*options(toy, shot)))["replies"] == 24
-    assert len(journal(shot, "reply")) == 24 and before < {r["key"] for r in journal(shot, "reply")}
+    assert last_json(eft(*options(toy, shot)))["replies"] == 2 * N
+    assert len(journal(shot, "reply")) == 2 * N and before < {r["key"] for r in journal(shot, "reply")}
     for name in forms:
         assert trail(calm / name) == trail(shot / name)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -30,7 +31,8 @@ def text(table: object) -> str:
     return out.getvalue()
 
 
-def test_the_table_shows_what_is_in_flight_and_the_time_left(spec) -> None:
+def test_the_table_shows_what_is_in_flight_and_the_time_left(spec, monkeypatch) -> None:
+    monkeypatch.setattr(display, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     specs = [spec(f"s{k}", iterations=20) for k in range(20)]
     shown = Display("evaluate", specs, specs[:2], quiet=False)
     shown.started -= 100.0

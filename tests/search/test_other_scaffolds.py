@@ -75,8 +75,8 @@ def runs(tmp_path_factory, scaffold_python) -> Iterator[tuple[Path, SearchSpec, 
         (root / "sky_run").mkdir()
         command = sky_command(root / "sky_run", sky_python, gateway.url("sky", "clumsy"))
         env = {**os.environ, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}
-        sky = subprocess.run(command, capture_output=True, text=True, timeout=240, env=env, cwd=root / "sky_run")
-        result = process.wait(spec, search, 240)
+        sky = subprocess.run(command, capture_output=True, text=True, timeout=600, env=env, cwd=root / "sky_run")
+        result = process.wait(spec, search, 600)
     assert sky.returncode == 0, sky.stderr[-2000:]
     yield root, spec, result
 
@@ -161,7 +161,7 @@ def test_rewrites_and_a_run_that_was_killed(tmp_path, scaffold_python):
                     time.sleep(0.1)
                 process.kill(search)
             else:
-                result = process.wait(spec, search, 240)
+                result = process.wait(spec, search, 600)
             replayed = gateway.stats()["total"]["replayed"]
     assert replayed >= 3 and result.iterations_done == N
     assert [c.status for c in result.candidates][:3] == ["ok", "empty", "empty"]

@@ -102,7 +102,7 @@ def test_a_killed_process_takes_its_group_along(tmp_path) -> None:
     process.kill(parent)
     parent.stdout.close()
     assert parent.poll() == -9
-    for _ in range(100):
+    for _ in range(1000):
         try:
             state = open(f"/proc/{child}/stat").read().rpartition(")")[2].split()[0]
         except FileNotFoundError:

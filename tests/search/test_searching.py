@@ -182,7 +182,7 @@ def test_killed_at_random_it_continues_and_pays_for_nothing_twice(spec, toy, tmp
 
         def propose(self, messages, call):
             asked[self.search] += 1
-            time.sleep(0.02)
+            time.sleep(0.05)  # longer than the test needs to see how far it is
             # Not by `call`: a request that was under way when the gateway stopped has used up its number.
             return super().propose(messages, zlib.crc32(messages[-1]["content"].encode()))
 
@@ -196,7 +196,7 @@ def test_killed_at_random_it_continues_and_pays_for_nothing_twice(spec, toy, tmp
                 assert child.poll() is None
                 time.sleep(0.005)
             os.kill(nursery._process.pid, signal.SIGKILL)  # its searches die with it, OpenEvolve's worker too
-            assert child.wait(30) == -signal.SIGKILL
+            assert child.wait(120) == -signal.SIGKILL
             _nothing_runs_in(shot.folder)
     with behind_gateway(tmp_path / "journal", specs, ast=Counted) as (still, shot):
         calm, done = executor.run_all([still, shot], quiet=True)
@@ -214,7 +214,7 @@ def test_killed_at_random_it_continues_and_pays_for_nothing_twice(spec, toy, tmp
 
 def _nothing_runs_in(folder: Path) -> None:
     """No process works in the folder any more (a kill takes a moment to reach everybody)."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         left = []
         for entry in Path("/proc").iterdir():
@@ -231,7 +231,7 @@ def _nothing_runs_in(folder: Path) -> None:
 def test_a_killed_search_takes_no_other_along_and_a_dead_nursery_is_replaced(spec, tmp_path) -> None:
     class Slow(Clumsy):
         def propose(self, messages, call):
-            time.sleep(0.15)
+            time.sleep(0.3)
             return super().propose(messages, call)
 
     specs = [spec(n, mutator="clumsy") for n in ("shot", "good")]
@@ -258,6 +258,7 @@ def _leader(folder: Path) -> int:
     """The session leader of the search that works in `folder`."""
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and Path(os.readlink(entry / "cwd")) == folder.resolve():
+            if (entry.name.isdigit() and Path(os.readlink(entry / "cwd")) == folder.resolve()
+                    and b"worker.py" not in (entry / "cmdline").read_bytes()):  # fmt: skip (a sandbox has a session of its own)
                 return os.getsid(int(entry.name))
     raise AssertionError("no search runs there")

@@ -70,7 +70,7 @@ def test_killed_at_random_and_replayed_it_is_bit_equal(spec, toy, tmp_path) -> N
     class Recorded(Replay):
         def propose(self, messages, call):
             asked.append(call)
-            time.sleep(0.01)
+            time.sleep(0.03)  # longer than the test needs to see how far it is
             return super().propose(messages, call)
 
     shot = still.replace(name="shot", out=str(tmp_path / "shot"))
@@ -83,7 +83,7 @@ def test_killed_at_random_and_replayed_it_is_bit_equal(spec, toy, tmp_path) -> N
                 assert child.poll() is None
                 time.sleep(0.002)
             os.kill(n._process.pid, signal.SIGKILL)
-            child.wait(30)
+            child.wait(120)
     with running(Gateway(again, {"ast": lambda s: Recorded(journal / "still.jsonl")})) as gateway:
         (done,) = executor.run_all([ready(gateway, again, shot)], quiet=True)
     assert done.status == "done", done.error

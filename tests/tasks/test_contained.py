@@ -88,8 +88,8 @@ def test_a_process_that_outlives_the_evaluation(level, run):
     )
     started = time.monotonic()
     found = run(body, level)
-    assert found.value["metrics"] == {"combined_score": 1.0} and time.monotonic() - started < 15
-    until = time.monotonic() + 5
+    assert found.value["metrics"] == {"combined_score": 1.0} and time.monotonic() - started < 40
+    until = time.monotonic() + 15
     while left := [p for p in psutil.process_iter(["cmdline"]) if mark in (p.info["cmdline"] or [])]:
         assert time.monotonic() < until, left
         time.sleep(0.05)

@@ -11,7 +11,7 @@ from eft.tasks import cpp, sandbox, scoring
 from eft.tasks.sandbox import Limits
 
 SUM = "#include <iostream>\nint main() { long s = 0, x; while (std::cin >> x) s += x; std::cout << s; std::cerr << 1; }"
-QUICK = Limits(wall_s=2.0, cpu_s=1, memory_mb=256, output_kb=64)
+QUICK = Limits(wall_s=5.0, cpu_s=1, memory_mb=256, output_kb=64)
 pytestmark = pytest.mark.integration
 
 

@@ -73,9 +73,11 @@ def test_contained_evaluators_that_misbehave(make):
     hang = hang.__class__(**{**hang.__dict__, "timeout_s": 2.0})
     started = time.monotonic()
     assert evaluate(hang, "").validity is Validity.TIMEOUT
-    assert time.monotonic() - started < 10
-    time.sleep(0.2)
-    assert not [p for p in psutil.process_iter(["cmdline"]) if "time.sleep(61)" in " ".join(p.info["cmdline"] or [])]
+    assert time.monotonic() - started < 30
+    until = time.monotonic() + 15
+    while left := [p for p in psutil.process_iter(["cmdline"]) if "time.sleep(61)" in " ".join(p.info["cmdline"] or [])]:
+        assert time.monotonic() < until, left
+        time.sleep(0.05)
 
 
 @pytest.mark.integration

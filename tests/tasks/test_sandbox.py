@@ -21,7 +21,8 @@ from eft.records import Validity
 from eft.tasks import pool, sandbox, seccomp
 from eft.tasks.sandbox import Limits
 
-QUICK = Limits(wall_s=1.0, cpu_s=1, memory_mb=256, output_kb=64)
+QUICK = Limits(wall_s=1.0, cpu_s=1, memory_mb=256, output_kb=64)  # for what runs into it
+PATIENT = dataclasses.replace(QUICK, wall_s=30.0, cpu_s=10)  # for what ends by itself, on a slow machine too
 LEVELS = ["rlimits", "bubblewrap"]
 
 
@@ -80,7 +81,8 @@ def test_a_driver_apart(level):
         "import os\ndef f(x):\n    os.write(3, b'\\0\\0\\0\\1X')\n    return 2": "no answer",
         "import os\ndef f(x):\n    os.close(3)\n    return 2": "",
     }.items():
-        outcome = sandbox.call(code, "f", [1, 2], driver=driver, apart=True, limits=QUICK)
+        limits = QUICK if " 1 s" in error else PATIENT
+        outcome = sandbox.call(code, "f", [1, 2], driver=driver, apart=True, limits=limits)
         if error:
             assert outcome.validity is not Validity.VALID and error in outcome.error, (code, outcome)
     assert sandbox.call("def f(x):\n    return x", "f", [5], driver=driver, apart=True).value == [5, 5]
@@ -122,10 +124,10 @@ FAILURES = {
 def test_hostile_candidates(level, name):
     body, validity, error = FAILURES[name]
     started = time.monotonic()
-    outcome = run(body, limits=QUICK)
+    outcome = run(body, limits=QUICK if validity is Validity.TIMEOUT else PATIENT)
     assert (outcome.validity, outcome.value) == (validity, None), outcome
     assert error in outcome.error
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 40  # it sleeps for a minute
     assert run("return 1").value == 1  # the worker is fine, or a new one is there
     assert not Path("/tmp/eft-was-here").exists()
 
@@ -184,13 +186,13 @@ def test_nothing_is_left_behind(level):
     others = {p.pid for p in psutil.Process().children(recursive=True)}  # a served model of other tests, say
     run("return 1")
     time.sleep(0.2)
-    before = {p.pid for p in psutil.Process().children(recursive=True)}
+    before = {p.pid for p in psutil.Process().children(recursive=True)}  # a handler on its way out may be among them
     with pool.borrow(level) as worker:
         assert worker.filtered, "the kernel filter is off: this machine is no x86-64 or AArch64 Linux"
     for name in ("spins", "sleeps", "forks"):
         run(FAILURES[name][0], limits=QUICK)
-    until = time.monotonic() + 5.0  # a handler that has answered is on its way out
-    while (after := {p.pid for p in psutil.Process().children(recursive=True)}) - others != before - others:
+    until = time.monotonic() + 30.0  # a handler that has answered is on its way out
+    while (after := {p.pid for p in psutil.Process().children(recursive=True)}) - others - before:
         assert time.monotonic() < until, (before, after)
         time.sleep(0.01)
     sandbox.close()
@@ -214,7 +216,7 @@ worker.write_frame(calls_w, {json.dumps(body).encode()!r})
 print(worker.Handler({call!r}, calls, os.open(os.devnull, os.O_RDWR), {{"python": None}}).collect())
 print(worker.reap.children())
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, timeout=30)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, timeout=120)
     answer, left = done.stdout.splitlines()
     assert "b'V1'" in answer and left == "[]", done
 

@@ -76,7 +76,7 @@ def test_qwen3_5_is_served(sees: bool, seeing: Path, tmp_path: Path, serving_pla
     model, tokenizer = load.load_model(str(out), "float32").eval(), tokenizers.load(str(out))
     limits = ("--limit-mm-per-prompt", '{"image": 0, "video": 0}') if sees else ()
     log = tmp_path / "vllm.log"
-    with serving(out, name="qwen", max_model_len=1024, dtype="bfloat16", log=log, timeout=400, args=limits) as server, \
+    with serving(out, name="qwen", max_model_len=1024, dtype="bfloat16", log=log, timeout=900, args=limits) as server, \
             openai.OpenAI(base_url=server.base_url, api_key="none") as client:  # fmt: skip
         for text in ASKED:
             messages = [{"role": "user", "content": text}]

@@ -5,8 +5,10 @@ signals on, scontrol resolves host names and notes a requeue, sbatch reads the o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -58,6 +60,15 @@ deepspeed_config:
 """
 
 
+def free_port() -> int:
+    """One from 20000 on that nobody listens on, below those that the kernel gives to connections."""
+    start = os.getpid() % 12000
+    for port in (20000 + (start + k) % 12000 for k in range(12000)):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("all ports are taken")
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> dict[str, str]:
     """The environment of a Slurm job on two machines."""
@@ -71,7 +82,7 @@ def cluster(tmp_path: Path) -> dict[str, str]:
         **os.environ,
         "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join([str(training.REPOSITORY), str(Path(__file__).parent)]),
-        "SLURM_JOB_ID": str(1000 + os.getpid() % 20000),
+        "SLURM_JOB_ID": str(free_port() - 20000),  # the ranks meet at 20000 + it
         "SLURM_JOB_NODELIST": "node[1-2]",
         "SLURM_NNODES": "2",
         "EFT_SCRATCH": str(tmp_path / "scratch"),
@@ -91,7 +102,7 @@ def submit(cluster: dict[str, str], *args: object) -> subprocess.Popen[str]:
     )
 
 
-def end(job: subprocess.Popen[str], seconds: float = 240) -> str:
+def end(job: subprocess.Popen[str], seconds: float = 600) -> str:
     try:
         return job.communicate(timeout=seconds)[0]
     except subprocess.TimeoutExpired:
@@ -108,7 +119,7 @@ def test_a_job_on_two_machines_is_interrupted_requeued_and_finished(root: Path, 
     recipe = training.recipe(root, "sft", micro_batch=2, steps=400, save_every=1000, keep_finished=True)
     job = submit(cluster, "sft", recipe)
     journal = root / "sft" / "losses.jsonl"
-    deadline = time.time() + 200
+    deadline = time.time() + 400
     while job.poll() is None and time.time() < deadline and not any("loss" in x for x in read_journal(root / "sft")):
         time.sleep(0.2)
     assert journal.exists(), end(job, 1)[-4000:]
@@ -123,7 +134,7 @@ def test_a_job_on_two_machines_is_interrupted_requeued_and_finished(root: Path, 
 
     done = int(saved[0].name.rpartition("-")[2])
     job = submit({**cluster, "SLURM_RESTART_COUNT": "1"}, "sft", recipe)
-    deadline = time.time() + 200
+    deadline = time.time() + 400
     while job.poll() is None and time.time() < deadline and "continuing from" not in _log(root):
         time.sleep(0.2)
     job.send_signal(signal.SIGTERM)  # as a preemption does, to everybody
@@ -144,11 +155,11 @@ def test_a_launch_for_several_machines_alone_is_refused(eft, root: Path) -> None
 
 def test_the_script_says_how_it_is_used(cluster: dict[str, str]) -> None:
     job = submit(cluster, "train")
-    assert "usage: sbatch slurm.sbatch sft|kto" in end(job, 20) and job.returncode == 2
+    assert "usage: sbatch slurm.sbatch sft|kto" in end(job, 120) and job.returncode == 2
 
 
 def test_a_failed_job_is_not_queued_again(cluster: dict[str, str], tmp_path: Path) -> None:
     job = submit(cluster, "sft", tmp_path / "nothing.yaml")
-    text = end(job, 60)
+    text = end(job, 300)
     assert "failed with exit code" in text and job.returncode not in (0, 75)
     assert not Path(cluster["STUB_REQUEUED"]).exists()

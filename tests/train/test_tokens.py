@@ -172,7 +172,7 @@ def test_two_processes_write_once(tmp_path: Path) -> None:
     workers = [spawn.Process(target=_once, args=(str(root), queue)) for _ in range(2)]
     for w in workers:
         w.start()
-    found = [queue.get(timeout=60) for _ in workers]
+    found = [queue.get(timeout=300) for _ in workers]
     for w in workers:
         w.join()
     assert sum(n for n, _ in found) == 2, "each of the two files once, whoever came first"

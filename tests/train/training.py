@@ -42,7 +42,7 @@ def accelerate(
     *module: str | Path,
     options: tuple[str, ...] = (),
     env: dict[str, str] | None = None,
-    timeout: float = 900,  # the first launch on a machine builds an extension
+    timeout: float = 1500,  # the first launch on a machine builds an extension
 ) -> subprocess.CompletedProcess[str]:
     """`accelerate launch --config_file CONFIG OPTIONS -m MODULE…` from the repository; output as text."""
     file = Path(config) if "/" in str(config) else REPOSITORY / "accelerate_configs" / f"{config}.yaml"
