@@ -2,7 +2,7 @@
 
     python benchmarks/train.py env                          the environment of LLaMA-Factory (once, 3 minutes)
     python benchmarks/train.py prepare                      rows and model (once)
-    python benchmarks/train.py run kto,sft [best,lean,fp32,defaults] [--rounds 3] [--seconds 220]
+    python benchmarks/train.py run kto,sft [best,fp32,defaults] [--rounds 3] [--seconds 220]
     python benchmarks/train.py start [--rounds 3]           from the command to the first step
     python benchmarks/train.py table                        medians and ratios of all that was measured
 
@@ -38,32 +38,35 @@ RECORDED = ROOT.parent / "shared" / "data" / "openevolve_runs" / "circle_packing
 CUT = 6  # texts of the recorded run are cut to one sixth: 5,000 tokens a row are too much for a CPU
 MODEL = os.environ.get("EFT_BENCHMARK_MODEL", str(WORK / "model"))
 # Every side's arguments by stage and mode. "best": the fastest of what its documentation offers for one CPU process, found
-# with `tune` (candidates below); lean: one row a forward pass; fp32: the same arithmetic for all; defaults: what a side does
-# when it is told nothing. micro: rows a forward pass.
-EFT: dict[str, Any] = {"precision": "bf16_weights", "activation_checkpointing": False, "micro": 2}
-TRL: dict[str, Any] = {"bf16": True, "gradient_checkpointing": False, "max_length": None, "micro": 2}
-LLAMA_FACTORY: dict[str, Any] = {"bf16": True, "disable_gradient_checkpointing": True, "flash_attn": "sdpa", "micro": 2}
-ONE, FP32 = {"micro": 1}, {"bf16": False}
+# with `tune` (candidates below); fp32: the same arithmetic for all; defaults: what a side does when it is told nothing. micro:
+# rows a forward pass.
+EFT: dict[str, Any] = {"precision": "bf16_weights", "activation_checkpointing": False, "micro": 1}
+TRL: dict[str, Any] = {"bf16": True, "gradient_checkpointing": False, "max_length": None, "micro": 1}
+LLAMA_FACTORY: dict[str, Any] = {"bf16": True, "disable_gradient_checkpointing": True, "flash_attn": "sdpa", "micro": 1}
+PAIRS, FP32 = {"micro": 2}, {"bf16": False}
 SETTINGS: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "sft": {
-        "best": {"eft": EFT, "trl": TRL | ONE, "llamafactory": LLAMA_FACTORY | ONE},
-        "lean": {"eft": EFT | ONE, "trl": TRL | ONE, "llamafactory": LLAMA_FACTORY | ONE},
-        "fp32": {"eft": EFT | {"precision": "fp32"}, "trl": TRL | ONE | FP32, "llamafactory": LLAMA_FACTORY | ONE | FP32},
-        "defaults": {"eft": {}, "trl": {}, "llamafactory": {}},
-    },
-    "kto": {  # pairs of rows at least, for all
         "best": {"eft": EFT, "trl": TRL, "llamafactory": LLAMA_FACTORY},
         "fp32": {"eft": EFT | {"precision": "fp32"}, "trl": TRL | FP32, "llamafactory": LLAMA_FACTORY | FP32},
+        "defaults": {"eft": {}, "trl": {}, "llamafactory": {}},
+    },
+    "kto": {  # two rows at least, for all
+        "best": {"eft": EFT | PAIRS, "trl": TRL | PAIRS, "llamafactory": LLAMA_FACTORY | PAIRS},
+        "fp32": {
+            "eft": EFT | PAIRS | {"precision": "fp32"},
+            "trl": TRL | PAIRS | FP32,
+            "llamafactory": LLAMA_FACTORY | PAIRS | FP32,
+        },
         "defaults": {"eft": {}, "trl": {}, "llamafactory": {}},
     },
 }
 MICRO_OF = {"defaults": {"eft": {"sft": 1, "kto": 2}}}  # theirs is 8 rows, here a whole step
 # What was tried for "best", by side: changes to its settings there (micro: rows a forward pass).
 CANDIDATES: dict[str, list[dict[str, Any]]] = {
-    "eft": [{}, {"attention": "eager"}, {"micro": 1}, {"micro": 4}, {"precision": "fp32"}, {"packing": True}],
-    "trl": [{}, {"attention": "eager"}, {"micro": 1}, {"micro": 2}, {"micro": 4}, FP32, {"precompute_ref_log_probs": True},
+    "eft": [{}, {"attention": "eager"}, {"micro": 2}, {"micro": 4}, {"precision": "fp32"}, {"packing": True}],
+    "trl": [{}, {"attention": "eager"}, {"micro": 2}, {"micro": 4}, FP32, {"precompute_ref_log_probs": True},
             {"dtype": "bfloat16"}, {"train_sampling_strategy": "group_by_length"}, {"packing": True, "max_length": 2048, "micro": 2}],
-    "llamafactory": [{}, {"flash_attn": "disabled"}, {"micro": 1}, {"micro": 2}, {"micro": 4}, FP32,
+    "llamafactory": [{}, {"flash_attn": "disabled"}, {"micro": 2}, {"micro": 4}, FP32,
                      {"neat_packing": True, "cutoff_len": 2048, "micro": 2}],
 }  # fmt: skip
 
@@ -278,7 +281,7 @@ def tune(stages: list[str], sides: list[str], limit: float) -> None:
             for change in CANDIDATES[side]:
                 if stage == "sft" and "precompute_ref_log_probs" in change:
                     continue
-                if stage == "kto" and (change == ONE or any("packing" in k or "sampling" in k for k in change)):
+                if stage == "kto" and any("packing" in k or "sampling" in k for k in change):
                     continue
                 done = [m for m in measured() if m["mode"] == "tune" and (m["stage"], m["side"], m["change"]) == (stage, side, change)]
                 if done or time.time() - began > limit:
@@ -364,13 +367,13 @@ def table() -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=["env", "prepare", "run", "tune", "start", "table"])
-    parser.add_argument("what", nargs="*", help="stages (kto,sft), then modes (best,lean,fp32,defaults)")
+    parser.add_argument("what", nargs="*", help="stages (kto,sft), then modes (best,fp32,defaults)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=220)
     parser.add_argument("--sides", default="eft,trl,llamafactory")
     told = parser.parse_args()
     stages = (told.what[0] if told.what else "kto,sft").split(",")
-    modes = (told.what[1] if len(told.what) > 1 else "best,lean,fp32,defaults").split(",")
+    modes = (told.what[1] if len(told.what) > 1 else "best,fp32,defaults").split(",")
     if told.verb == "env":
         environment()
     elif told.verb == "prepare":
