@@ -124,7 +124,10 @@ def prepare() -> None:
     for stage in ("sft", "kto"):
         tables = [pq.read_table(b / stage / "train.parquet").to_pylist() for b in built]
         rows = [r for t in tables for r in t]
-        for row in rows[len(tables[0]):]:
+        for number, row in enumerate(rows[len(tables[0]):]):
+            # As many tasks as rows: public sets have hundreds. One task for half of the rows would have KTO pair short rows
+            # with long ones, since it wants partners of different tasks.
+            row["task"] = f"{row['task']}/{number}"
             for message in [*row["prompt"], *row["completion"]]:
                 message["content"] = message["content"][: len(message["content"]) // CUT]
         texts += [m["content"] for r in rows for m in [*r["prompt"], *r["completion"]]]
