@@ -214,6 +214,7 @@ def test_a_scaffold_that_hangs_up_loses_nothing(tmp_path: Path, upstream, ask, r
         until(lambda: len(upstream.bodies) == 2)
         answered.set()
         until(lambda: len(records(tmp_path / "s.jsonl")) == 2)
+        time.sleep(1.0)  # on disk, but for a moment still under way: asked then, it would be joined and not replayed
         answer = ask(g.url("s", "model"), "other")
         assert text(answer) == "reply 1" and answer[2]["x-eft-replayed"] == "1", "or finds its reply in the journal"
     assert len(upstream.bodies) == 2 and len(records(tmp_path / "s.jsonl")) == 2
