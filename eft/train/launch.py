@@ -190,7 +190,7 @@ def environment(ranks: int) -> dict[str, str]:
 
 def env_number(name: str) -> int:
     """The whole number in the environment variable `name`; 1 where it is not set or empty. OMP_NUM_THREADS may be a list,
-    whose first number is meant (OpenMP 5.2, 21.2.1). Raises UsageError for anything else."""
+    whose first number is meant (OpenMP 5.2, OMP_NUM_THREADS). Raises UsageError for anything else."""
     value = os.environ.get(name, "").split(",")[0].strip() or "1"
     if not value.isdecimal() or int(value) < 1:
         raise UsageError(f"{name} is not a number", where="the environment", why=repr(os.environ[name]), way_out=f"unset {name}")
